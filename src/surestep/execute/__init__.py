@@ -1,0 +1,1 @@
+"""Programs and devices: compile, cache, donate, run, transfer."""

@@ -1,0 +1,42 @@
+"""All lowerings, by the name of the ATen overload. The families are listed here; the table is built once, on first use."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+from surestep.lower.spec import Lowering
+
+FAMILIES = (
+    # elementwise and reductions
+    "pointwise",
+    "activation",
+    "reduction",
+    "cumulative",
+    "loss",
+    "search",
+    "random",
+    # structured
+    "creation",
+    "shape",
+    "indexing",
+    "matmul",
+    "convolution",
+    "pooling",
+    "normalization",
+    "embedding",
+    "interpolation",
+)
+
+
+@functools.cache
+def lowerings() -> dict[str, Lowering]:
+    """``{"add.Tensor": Lowering(...)}`` for all families; ``ValueError`` where two families claim one overload."""
+    table: dict[str, Lowering] = {}
+    for family in FAMILIES:
+        entries = importlib.import_module(f"surestep.lower.{family}").TABLE
+        twice = table.keys() & entries.keys()
+        if twice:
+            raise ValueError(f"lowered twice: {sorted(twice)} (second time in surestep.lower.{family})")
+        table.update(entries)
+    return table
