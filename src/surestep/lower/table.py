@@ -19,6 +19,7 @@ FAMILIES = (
     # structured
     "creation",
     "shape",
+    "padding",
     "indexing",
     "matmul",
     "convolution",
