@@ -10,6 +10,8 @@ from surestep.lower.spec import Lowering
 FAMILIES = (
     # elementwise and reductions
     "pointwise",
+    "elementary",
+    "conversion",
     "activation",
     "reduction",
     "cumulative",

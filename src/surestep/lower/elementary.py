@@ -1,0 +1,165 @@
+"""Elementary and special functions of one or two tensors."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import jax.scipy.special as special
+import numpy as np
+from jax import lax
+
+from surestep.lower.numeric import binary, cast, is_complex, is_integral, unary
+from surestep.lower.shared import opmath
+from surestep.lower.spec import lowering
+
+
+def rounding(function):
+    """An integer is already rounded."""
+
+    def lowered(out, x):
+        return x if is_integral(out.dtype) else unary(function)(out, x)
+
+    return lowered
+
+
+def round_decimals(out, x, *, decimals):
+    if is_integral(out.dtype):
+        return x
+    scale = cast(10.0 ** abs(decimals), opmath(out.dtype))
+    if decimals == 0:
+        return unary(jnp.round)(out, x)
+    if decimals > 0:
+        return unary(lambda x: jnp.round(x * scale) / scale)(out, x)
+    return unary(lambda x: jnp.round(x / scale) * scale)(out, x)
+
+
+def _rsqrt(x):
+    return 1 / jnp.sqrt(x) if is_complex(x.dtype) else lax.rsqrt(x)
+
+
+def _log_base(base):
+    def log(x):
+        return jnp.log(x) / cast(np.log(base), x.dtype)
+
+    return log
+
+
+def _sinc(x):
+    angle = x * cast(np.pi, x.dtype)
+    return jnp.where(x == 0, jnp.ones_like(x), jnp.sin(angle) / angle)
+
+
+def _logaddexp2(x, y):
+    return jnp.logaddexp2(x, y)
+
+
+def logit(out, x, eps=None):
+    dtype = opmath(out.dtype)
+    x = cast(x, dtype)
+    if eps is not None:
+        eps = cast(eps, dtype)
+        x = jnp.clip(x, eps, 1 - eps)
+    return cast(jnp.log(x / (1 - x)), out.dtype)
+
+
+def logit_backward(out, grad, x, eps=None):
+    dtype = opmath(out.dtype)
+    grad, x = cast(grad, dtype), cast(x, dtype)
+    low = cast(0 if eps is None else eps, dtype)
+    outside = cast(np.nan if eps is None else 0, dtype)
+    return cast(jnp.where((x < low) | (x > 1 - low), outside, grad / (x * (1 - x))), out.dtype)
+
+
+def _digamma(x):
+    return jnp.where(x == 0, jnp.copysign(jnp.full_like(x, jnp.inf), -x), lax.digamma(x))
+
+
+def _trigamma(x):
+    """By reflection left of 1/2, where the series of the zeta function doesn't hold."""
+    left = x < 0.5
+    there = special.zeta(cast(2, x.dtype), jnp.where(left, 1 - x, x))
+    sine = jnp.sin(x * cast(np.pi, x.dtype))
+    return jnp.where(left, cast(np.pi**2, x.dtype) / (sine * sine) - there, there)
+
+
+def polygamma(out, n, x):
+    if n == 0:
+        return unary(_digamma)(out, x)
+    if n == 1:
+        return unary(_trigamma)(out, x)
+
+    def function(x):
+        order = cast(n + 1, x.dtype)
+        return (1 if n % 2 else -1) * jnp.exp(lax.lgamma(order)) * special.zeta(order, x)
+
+    return unary(function)(out, x)
+
+
+def mvlgamma(out, x, p):
+    def function(x):
+        terms = sum(lax.lgamma(x - cast(i / 2, x.dtype)) for i in range(p))
+        return terms + cast(p * (p - 1) / 4 * np.log(np.pi), x.dtype)
+
+    return unary(function)(out, x)
+
+
+def _xlogy(x, y):
+    return jnp.where(jnp.isnan(y), y, jnp.where(x == 0, jnp.zeros_like(x), x * jnp.log(y)))
+
+
+def _xlog1py(x, y):
+    return jnp.where(jnp.isnan(y), y, jnp.where(x == 0, jnp.zeros_like(x), x * jnp.log1p(y)))
+
+
+def _entr(x):
+    return jnp.where(x > 0, -x * jnp.log(x), jnp.where(x == 0, jnp.zeros_like(x), jnp.where(jnp.isnan(x), x, -jnp.inf)))
+
+
+def frexp(outs, x):
+    mantissa, exponent = jnp.frexp(cast(x, opmath(outs[0].dtype)))
+    return cast(mantissa, outs[0].dtype), cast(exponent, outs[1].dtype)
+
+
+def complex_(out, real, imaginary):
+    return lax.complex(*jnp.broadcast_arrays(real, imaginary))
+
+
+def polar(out, size, angle):
+    return lax.complex(*jnp.broadcast_arrays(size * jnp.cos(angle), size * jnp.sin(angle)))
+
+
+_UNARY = {
+    "sqrt": jnp.sqrt, "rsqrt": _rsqrt,
+    "exp": jnp.exp, "exp2": jnp.exp2, "expm1": jnp.expm1,
+    "log": jnp.log, "log2": _log_base(2), "log10": _log_base(10), "log1p": jnp.log1p,
+    "sin": jnp.sin, "cos": jnp.cos, "tan": jnp.tan, "asin": jnp.arcsin, "acos": jnp.arccos, "atan": jnp.arctan,
+    "sinh": jnp.sinh, "cosh": jnp.cosh, "tanh": jnp.tanh, "asinh": jnp.arcsinh, "acosh": jnp.arccosh, "atanh": jnp.arctanh,
+    "sigmoid": lax.logistic, "sinc": _sinc,
+    "deg2rad": lambda x: x * cast(np.pi / 180, x.dtype), "rad2deg": lambda x: x * cast(180 / np.pi, x.dtype),
+    "erf": lax.erf, "erfc": lax.erfc, "erfinv": lax.erf_inv,
+    "lgamma": lax.lgamma, "digamma": _digamma,
+    "i0": special.i0, "special_i0e": special.i0e, "special_i1": special.i1, "special_i1e": special.i1e,
+    "special_entr": _entr, "special_ndtri": special.ndtri, "special_log_ndtr": special.log_ndtr,
+}  # fmt: skip
+_ROUNDING = {"floor": jnp.floor, "ceil": jnp.ceil, "round": jnp.round, "trunc": jnp.trunc}
+_BINARY = {
+    "atan2": jnp.arctan2, "hypot": jnp.hypot, "logaddexp": jnp.logaddexp, "logaddexp2": _logaddexp2,
+    "igamma": lax.igamma, "igammac": lax.igammac,
+}  # fmt: skip
+_WITH_NUMBERS = {
+    "xlogy": (_xlogy, ("Tensor", "Scalar_Other", "Scalar_Self")),
+    "special_xlog1py": (_xlog1py, ("default", "other_scalar", "self_scalar")),
+    "special_zeta": (special.zeta, ("default", "other_scalar", "self_scalar")),
+}
+_FUNCTIONS = {
+    **{f"{name}.default": unary(function) for name, function in _UNARY.items()},
+    **{f"{name}.default": rounding(function) for name, function in _ROUNDING.items()},
+    **{f"{name}.default": binary(function) for name, function in _BINARY.items()},
+    **{f"{name}.{overload}": binary(function) for name, (function, overloads) in _WITH_NUMBERS.items() for overload in overloads},
+    "frac.default": unary(lambda x: x - jnp.trunc(x)),
+    "round.decimals": round_decimals,
+    "logit.default": logit, "logit_backward.default": logit_backward,
+    "polygamma.default": polygamma, "mvlgamma.default": mvlgamma,
+    "frexp.Tensor": frexp,
+    "complex.default": complex_, "polar.default": polar,
+}  # fmt: skip
+TABLE = {name: lowering(function) for name, function in _FUNCTIONS.items()}
