@@ -2,21 +2,62 @@
 
 from __future__ import annotations
 
-import functools
+import math
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from surestep.lower.shared import ints, opmath, transposed
+from surestep.lower.shared import ints, opmath, strided, transposed
 from surestep.lower.spec import lowering
 
+_MOST_TAPS = 64  # depthwise kernels of more elements than this aren't unrolled
+_MOST_GROUPS = 32  # more groups than this aren't convolved one by one
 
-def _conv(x, weight, *, strides, padding, lhs_dilation=None, rhs_dilation=None, groups=1):
-    """An N, C, spatial... convolution at full precision, summed in the opmath dtype of what it is given."""
+
+class Geometry(NamedTuple):
+    """A convolution's window: the arguments of ``lax.conv_general_dilated``."""
+
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    lhs_dilation: tuple[int, ...]
+    rhs_dilation: tuple[int, ...]
+
+
+def _conv(x, weight, geometry, groups):
+    """An N, C, spatial... convolution. XLA:CPU has fast ones without groups only: there groups are taken apart."""
+    if groups > 1 and jax.default_backend() == "cpu":
+        if x.shape[1] == groups and math.prod(weight.shape[2:]) <= _MOST_TAPS:
+            return _depthwise(x, weight, geometry)
+        if groups <= _MOST_GROUPS:
+            parts = zip(jnp.split(x, groups, 1), jnp.split(weight, groups, 0), strict=True)
+            return jnp.concatenate([_conv(part, kernel, geometry, 1) for part, kernel in parts], 1)
     return lax.conv_general_dilated(
-        x, weight, window_strides=strides, padding=padding, lhs_dilation=lhs_dilation, rhs_dilation=rhs_dilation,
-        feature_group_count=groups, precision=lax.Precision.HIGHEST, preferred_element_type=opmath(x.dtype),
+        x, weight, window_strides=geometry.strides, padding=geometry.padding, lhs_dilation=geometry.lhs_dilation,
+        rhs_dilation=geometry.rhs_dilation, feature_group_count=groups, precision=lax.Precision.HIGHEST,
     )
+
+
+def _depthwise(x, weight, geometry):
+    """One input channel a group: a sum over the kernel's elements, each times a shifted image, which XLA makes one loop."""
+    channels, spatial = x.shape[1], range(2, x.ndim)
+    edges = [(0, 0, 0)] * 2 + [(*p, d - 1) for p, d in zip(geometry.padding, geometry.lhs_dilation, strict=True)]
+    x = lax.pad(x, jnp.zeros((), x.dtype), edges)
+    kernel = weight.reshape(channels, -1, *weight.shape[2:])
+    counts = [
+        (x.shape[axis] - d * (weight.shape[axis] - 1) - 1) // s + 1
+        for axis, d, s in zip(spatial, geometry.rhs_dilation, geometry.strides, strict=True)
+    ]
+    total = jnp.zeros((), x.dtype)
+    for offset in np.ndindex(*weight.shape[2:]):
+        tap = x
+        for axis, k, d, s, count in zip(spatial, offset, geometry.rhs_dilation, geometry.strides, counts, strict=True):
+            tap = strided(tap, axis, k * d, count, s)
+        factor = kernel[(slice(None), slice(None), *offset)]
+        total = total + tap[:, :, None] * factor.reshape(1, *factor.shape, *(1,) * len(offset))
+    return total.reshape(x.shape[0], weight.shape[0], *counts)
 
 
 def _flipped(weight, groups):
@@ -26,23 +67,50 @@ def _flipped(weight, groups):
     return jnp.swapaxes(grouped, 1, 2).reshape(groups * weight.shape[1], weight.shape[0] // groups, *weight.shape[2:])
 
 
-def _apply(x, weight, *, stride, padding, dilation, transposed, output_padding, groups):
-    n = x.ndim - 2
-    stride, padding, dilation = ints(stride, n), ints(padding, n), ints(dilation, n)
-    if not transposed:
-        return _conv(x, weight, strides=stride, padding=[(p, p) for p in padding], rhs_dilation=dilation, groups=groups)
-    reach = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
-    edges = [(r - p, r - p + o) for r, p, o in zip(reach, padding, ints(output_padding, n), strict=True)]
-    return _conv(
-        x, _flipped(weight, groups), strides=(1,) * n, padding=edges, lhs_dilation=stride, rhs_dilation=dilation, groups=groups
-    )
+class Convolution(NamedTuple):
+    """The arguments that PyTorch's convolution and its backward have in common."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+
+    @classmethod
+    def of(cls, n, stride, padding, dilation, is_transposed, output_padding, groups):
+        stride, padding, dilation, output_padding = (ints(v, n) for v in (stride, padding, dilation, output_padding))
+        return cls(stride, padding, dilation, is_transposed, output_padding, groups)
+
+    def __call__(self, x, weight):
+        ones = (1,) * len(self.stride)
+        if not self.transposed:
+            geometry = Geometry(self.stride, tuple((p, p) for p in self.padding), ones, self.dilation)
+            return _conv(x, weight, geometry, self.groups)
+        reach = [d * (k - 1) for d, k in zip(self.dilation, weight.shape[2:], strict=True)]
+        edges = tuple((r - p, r - p + o) for r, p, o in zip(reach, self.padding, self.output_padding, strict=True))
+        return _conv(x, _flipped(weight, self.groups), Geometry(ones, edges, self.stride, self.dilation), self.groups)
+
+    def input_gradient(self, grad, x_shape, weight):
+        """The adjoint of a convolution is the transposed one with the same weight, and the other way round."""
+        sizes = zip(grad.shape[2:], x_shape[2:], weight.shape[2:], self.stride, self.padding, self.dilation, strict=True)
+        missing = tuple(x - ((g - 1) * s - 2 * p + d * (k - 1) + 1) for g, x, k, s, p, d in sizes)
+        adjoint = self._replace(transposed=not self.transposed, output_padding=missing)
+        # an output padding beyond the stride (dilated, transposed) gives windows more than there were inputs
+        return adjoint(grad, weight)[tuple(slice(n) for n in x_shape)]
+
+
+def _wide_on_cpu(*arrays):
+    """XLA:CPU sums in the dtype it is given; accelerators sum the half precisions in float32 by themselves."""
+    return [a.astype(opmath(a.dtype)) for a in arrays] if jax.default_backend() == "cpu" else arrays
 
 
 def convolution(out, x, weight, bias, stride, padding, dilation, is_transposed, output_padding, groups, *_backend_flags):
-    result = _apply(
-        x, weight, stride=stride, padding=padding, dilation=dilation, transposed=is_transposed, output_padding=output_padding,
-        groups=groups,
-    )
+    if 0 in out.shape or x.size == 0:
+        empty = jnp.zeros(out.shape, out.dtype)
+        return empty if bias is None else empty + bias.reshape(-1, *(1,) * (x.ndim - 2))
+    apply = Convolution.of(x.ndim - 2, stride, padding, dilation, is_transposed, output_padding, groups)
+    result = apply(*_wide_on_cpu(x, weight))
     if bias is not None:
         result = result + bias.astype(result.dtype).reshape(-1, *(1,) * (x.ndim - 2))
     return result.astype(out.dtype)
@@ -51,19 +119,16 @@ def convolution(out, x, weight, bias, stride, padding, dilation, is_transposed, 
 def convolution_backward(
     out, grad, x, weight, _bias_sizes, stride, padding, dilation, is_transposed, output_padding, groups, output_mask
 ):
-    dtype = opmath(x.dtype)
-    grad, x, weight = grad.astype(dtype), x.astype(dtype), weight.astype(dtype)
-    apply = functools.partial(
-        _apply, stride=stride, padding=padding, dilation=dilation, transposed=is_transposed, output_padding=output_padding,
-        groups=groups,
+    apply = Convolution.of(x.ndim - 2, stride, padding, dilation, is_transposed, output_padding, groups)
+    grad, x, weight = _wide_on_cpu(grad, x, weight)
+    if grad.size == 0 or x.size == 0:
+        return tuple(None if expected is None else jnp.zeros(expected.shape, expected.dtype) for expected in out)
+    results = (
+        apply.input_gradient(grad, x.shape, weight) if output_mask[0] else None,
+        transposed(lambda v: apply(x, v), weight.shape, weight.dtype)(grad) if output_mask[1] else None,
+        grad.sum((0, *range(2, grad.ndim))) if output_mask[2] else None,
     )
-    grad_input = transposed(lambda v: apply(v, weight), x.shape, dtype)(grad) if output_mask[0] else None
-    grad_weight = transposed(lambda v: apply(x, v), weight.shape, dtype)(grad) if output_mask[1] else None
-    grad_bias = grad.sum((0, *range(2, grad.ndim))) if output_mask[2] else None
-    return tuple(
-        None if gradient is None else gradient.astype(expected.dtype)
-        for gradient, expected in zip((grad_input, grad_weight, grad_bias), out, strict=True)
-    )
+    return tuple(None if r is None else r.astype(expected.dtype) for r, expected in zip(results, out, strict=True))
 
 
 TABLE = {
