@@ -1,0 +1,82 @@
+"""Every private name of PyTorch that surestep leans on: what it is for, in one place. tests/test_compat.py says when one can go."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._mode_utils import no_dispatch
+
+# A tensor object without memory, with any sizes, strides, device. No public constructor makes one.
+make_wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
+
+# Gives a wrapper the C++ storage of another, so that PyTorch knows them for aliases (`is_alias_of`, autograd's view checks).
+share_storage: Callable[[torch.Tensor, torch.Tensor], None] = torch._functionalize_unsafe_set
+
+# A PyTorch storage object with a chosen address, never read: `untyped_storage().data_ptr()` tells aliases by it.
+storage_at: Callable[..., torch.UntypedStorage] = torch._C._construct_storage_from_data_pointer
+
+# `torch.autograd.set_multithreading_enabled` as a plain call: the context manager would end with its scope.
+set_multithreading_enabled: Callable[[bool], None] = torch._C._set_multithreading_enabled
+
+register_device_module: Callable[[str, Any], None] = torch._register_device_module
+
+_XLA_SLOT, _PRIVATEUSE1_SLOT, _SLOTS = 9, 20, 24  # c10::DeviceType, and COMPILE_TIME_MAX_DEVICE_TYPES
+
+
+class _Guard(torch._C._acc.DeviceGuard):
+    def type_(self) -> Any:
+        return torch._C._autograd.DeviceType.XLA
+
+
+def register_device_guard() -> Any:
+    """Puts a device guard for 'xla' into PyTorch's registry; returns it, to be kept alive.
+
+    PyTorch has the device type, its dispatch keys and a slot for its guard, which torch_xla's C++ fills. From Python, a guard can only be registered
+    for PrivateUse1; it is then moved to the xla slot of the (exported) registry. The layout is checked before anything is written.
+    """
+    libc10 = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
+    try:
+        registry = (ctypes.c_void_p * _SLOTS).in_dll(libc10, "_ZN3c104impl26device_guard_impl_registryE")
+    except ValueError as error:
+        raise ImportError(f"surestep can't register its device with torch {torch.__version__}: its device registry is not exported. {_SUPPORTED}") from error
+    if int(torch._C._autograd.DeviceType.XLA) != _XLA_SLOT or registry[0] is None:
+        raise ImportError(f"surestep can't register its device with torch {torch.__version__}: its device registry has another layout. {_SUPPORTED}")
+    if registry[_XLA_SLOT] is not None:
+        raise ImportError("surestep can't register its device: the 'xla' device is taken already (is torch_xla imported in this process?)")
+    before = registry[_PRIVATEUSE1_SLOT]
+    guard = _Guard()
+    torch._C._acc.register_python_privateuseone_device_guard(guard)
+    if registry[_PRIVATEUSE1_SLOT] in (None, before):
+        raise ImportError(f"surestep can't register its device with torch {torch.__version__}: the guard landed elsewhere. {_SUPPORTED}")
+    registry[_XLA_SLOT], registry[_PRIVATEUSE1_SLOT] = registry[_PRIVATEUSE1_SLOT], before
+    return guard
+
+
+_SUPPORTED = "Supported are torch 2.13 to 2.15; `surestep doctor` prints the versions."
+
+
+def change_metadata(operation: torch._ops.OpOverload, tensor: torch.Tensor, *arguments: Any) -> None:
+    """Runs the meta kernel of an in-place view (``t_``, ``as_strided_``) on a wrapper itself: its own sizes and strides change."""
+    before = torch._C._meta_in_tls_dispatch_include()
+    with no_dispatch():
+        torch._C._set_meta_in_tls_dispatch_include(True)
+        try:
+            operation(tensor, *arguments)
+        finally:
+            torch._C._set_meta_in_tls_dispatch_include(before)
+
+
+def has_composite_kernel(operation: torch._ops.OpOverload) -> bool:
+    """Whether PyTorch itself writes the operation in terms of others (CompositeImplicitAutograd)."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def decomposition(operation: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    """PyTorch's own rewriting of an operation in terms of simpler ones, if it has one."""
+    from torch._decomp import decomposition_table
+
+    return decomposition_table.get(operation)

@@ -1,0 +1,50 @@
+"""The devices that JAX drives. JAX starts here, at the first use of a device, not at import.
+
+``PJRT_DEVICE`` (CPU, CUDA, TPU, ...) chooses the platform as torch_xla's scripts expect, else JAX's own default holds; ``CPU_NUM_DEVICES``
+gives several virtual CPU devices in one process.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import jax
+
+_PLATFORMS = {"CPU": "cpu", "CUDA": "gpu", "GPU": "gpu", "ROCM": "rocm", "TPU": "tpu"}
+
+
+def _platform() -> str | None:
+    asked = os.environ.get("PJRT_DEVICE")
+    return None if not asked else _PLATFORMS.get(asked.upper(), asked.lower())
+
+
+@functools.cache
+def jax_devices() -> tuple[jax.Device, ...]:
+    """This process's devices, in order; starts JAX. ``RuntimeError`` where ``PJRT_DEVICE`` or ``CPU_NUM_DEVICES`` can't be had."""
+    import jax
+
+    count = os.environ.get("CPU_NUM_DEVICES", "")
+    if count:
+        if not count.isdigit() or int(count) < 1:
+            raise RuntimeError(f"CPU_NUM_DEVICES={count!r}: expected a positive number of virtual CPU devices")
+        if jax.config.jax_num_cpu_devices < 1:  # the user's own setting, if there is one, wins
+            jax.config.update("jax_num_cpu_devices", int(count))
+    platform = _platform()
+    try:
+        return tuple(jax.local_devices(backend=platform))
+    except RuntimeError as error:
+        if platform is None:
+            raise
+        raise RuntimeError(
+            f"PJRT_DEVICE={os.environ['PJRT_DEVICE']}: JAX has no such device here ({error}). Unset PJRT_DEVICE to use JAX's default, "
+            f"or install the JAX plugin for it."
+        ) from error
+
+
+def device_kind() -> str:
+    """``CPU``, ``CUDA``, ``TPU``, ...: torch_xla's names for the platform in use."""
+    platform = jax_devices()[0].platform.upper()
+    return "CUDA" if platform == "GPU" else platform

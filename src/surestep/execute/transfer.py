@@ -1,0 +1,53 @@
+"""Between PyTorch's memory and the device's. Inwards always a copy: the host array may be written again right after."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from surestep.execute import dtypes
+from surestep.execute.devices import jax_devices
+
+# NumPy has no such types of its own; their bits travel as integers of the same width.
+_AS_BITS = {
+    torch.bfloat16: torch.int16,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e4m3fnuz: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+    torch.float8_e5m2fnuz: torch.uint8,
+}
+
+
+def host_array(tensor: torch.Tensor) -> np.ndarray:
+    """A CPU tensor (strided, any layout) as a NumPy array over the same memory, in the dtype that JAX knows."""
+    dtype = dtypes.to_jax(tensor.dtype)
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    bits = _AS_BITS.get(tensor.dtype)
+    return tensor.numpy() if bits is None else tensor.view(bits).numpy().view(dtype)
+
+
+def to_device(tensor: torch.Tensor, index: int):
+    """A private copy of a CPU tensor on device ``index``, as a JAX array of the same shape and dtype."""
+    import jax
+
+    array = host_array(tensor)
+    with jax.enable_x64(True):
+        return jax.device_put(array, jax_devices()[index], may_alias=False)
+
+
+def to_host(array) -> torch.Tensor:
+    """A JAX array as a new CPU tensor (contiguous, its own memory). Waits for the array; raises what its program raised."""
+    values = np.array(array, copy=True, order="C")
+    dtype = dtypes.to_torch(values.dtype)
+    bits = _AS_BITS.get(dtype)
+    if bits is None:
+        return torch.from_numpy(values)
+    return torch.from_numpy(values.view(np.int16 if bits is torch.int16 else np.uint8)).view(dtype)
+
+
+def between(array, index: int):
+    """The array on another device; a copy also where it is the same one, so that no two storages share an array."""
+    import jax
+
+    with jax.enable_x64(True):
+        return jax.device_put(array, jax_devices()[index], may_alias=False)

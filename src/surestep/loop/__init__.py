@@ -1,0 +1,1 @@
+"""What a training loop says: step, sync, optimizer_step, loaders, checkpoints."""

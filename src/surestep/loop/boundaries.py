@@ -1,0 +1,109 @@
+"""Boundaries: where what was recorded is run. Explicit ones are `sync` and the end of `step`; the end of `optimizer.step()` outside any
+`step()` is one too, so that a loop which forgets them trains all the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from surestep.observe.events import Cause
+from surestep.tensor import device_module, devices
+from surestep.tensor.process import at_first_use
+from surestep.tensor.xla_tensor import XlaTensor
+
+_closures: list[Callable[[], Any]] = []
+_asynchronous: list[Callable[[], Any]] = []
+_lock = threading.Lock()
+
+
+def sync(wait: bool = False, reset_scope: bool = True) -> None:
+    """Runs what has been recorded since the last boundary, as one program a device.
+
+    Returns once the program is started; with ``wait=True``, once it has finished. ``reset_scope`` is accepted as torch_xla has it: source lines are kept
+    for each operation, so there is no scope to reset.
+    """
+    boundary(Cause.SYNC)
+    if wait:
+        device_module.wait()
+
+
+def boundary(cause: Cause) -> None:
+    """Cuts the trace of every device, then runs the step closures that wait for it."""
+    for recorder in devices.started():
+        recorder.cut(cause)
+    _run_closures()
+
+
+@contextmanager
+def step() -> Iterator[None]:
+    """One training step: what is recorded inside runs as one program when the block ends, also when it ends by an exception.
+
+    Inside, ``optimizer.step()`` and ``xm.optimizer_step`` make no boundary of their own. A ``step()`` inside another is part of it.
+    """
+    recorders = devices.recorders()
+    if not any(recorder.in_step for recorder in recorders):
+        boundary(Cause.STEP_ENTRY)
+    for recorder in recorders:
+        recorder.in_step += 1
+    try:
+        yield
+    finally:
+        for recorder in recorders:
+            recorder.in_step -= 1
+        if not any(recorder.in_step for recorder in recorders):
+            boundary(Cause.STEP)
+
+
+def in_step() -> bool:
+    """Whether a ``step()`` is open."""
+    return any(recorder.in_step for recorder in devices.started())
+
+
+def add_step_closure(closure: Callable[..., Any], args: tuple = (), run_async: bool = False) -> None:
+    """Calls ``closure(*args)`` at the next boundary, when the tensors in ``args`` have values: for printing and logging.
+
+    With ``run_async`` it is called on another thread, one such closure after the other.
+    """
+    with _lock:
+        (_asynchronous if run_async else _closures).append(lambda: closure(*args))
+
+
+def _run_closures() -> None:
+    if not _closures and not _asynchronous:
+        return
+    with _lock:
+        now, later = _closures[:], _asynchronous[:]
+        _closures.clear()
+        _asynchronous.clear()
+    if later:
+        _worker().submit(lambda: [closure() for closure in later])
+    for closure in now:
+        closure()
+
+
+_executor: list[Any] = []
+
+
+def _worker() -> Any:
+    if not _executor:
+        from concurrent.futures import ThreadPoolExecutor
+
+        _executor.append(ThreadPoolExecutor(1, thread_name_prefix="surestep closures"))
+    return _executor[0]
+
+
+def _after_optimizer_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    if not in_step() and any(type(p) is XlaTensor for group in optimizer.param_groups for p in group["params"]):
+        boundary(Cause.OPTIMIZER_STEP)
+
+
+def _watch_optimizers() -> None:
+    register_optimizer_step_post_hook(_after_optimizer_step)
+
+
+at_first_use(_watch_optimizers)

@@ -1,0 +1,76 @@
+"""One stream of events; counters, the summary, metrics and warnings are its listeners.
+
+An event is a name and plain data. ``emit`` costs one loop over the listeners. A listener that raises is dropped and
+logged: an observer must never break the program it watches.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from surestep.observe.frames import Line
+
+log = logging.getLogger("surestep")
+
+
+class Cause(enum.Enum):
+    """Why a trace was cut. The explicit ones are what the user wrote."""
+
+    SYNC = "sync"
+    STEP = "end of step()"
+    STEP_ENTRY = "start of step()"
+    LOADER = "loader's next batch"
+    CLOSURE = "end of a compiled function"
+    EAGER = "eager mode"
+    OPTIMIZER_STEP = "end of optimizer.step()"
+    VALUE = "a value was read"
+    PRINT = "a tensor was printed"
+    FALLBACK = "an operation ran on the host"
+    SHAPE = "a shape depends on values"
+    TRANSFER = "a tensor went to another device"
+    LIMIT = "too much was recorded"
+
+    @property
+    def implicit(self) -> bool:
+        return self not in (Cause.SYNC, Cause.STEP, Cause.STEP_ENTRY, Cause.LOADER, Cause.CLOSURE, Cause.EAGER)
+
+
+class Event(NamedTuple):
+    name: str
+    line: Line | None
+    data: dict[str, Any]
+
+
+Listener = Callable[[Event], None]
+_listeners: list[Listener] = []
+_lock = threading.Lock()
+
+
+def listen(listener: Listener) -> Callable[[], None]:
+    """Calls ``listener`` with every event from now on; returns the function that ends it."""
+    with _lock:
+        _listeners.append(listener)
+
+    def stop() -> None:
+        with _lock:
+            if listener in _listeners:
+                _listeners.remove(listener)
+
+    return stop
+
+
+def emit(name: str, line: Line | None = None, **data: Any) -> None:
+    """Tells all listeners. Names in use: boundary, compile, run, transfer_in, transfer_out, fallback, lifted, decomposed, evicted, advice."""
+    event = Event(name, line, data)
+    for listener in tuple(_listeners):
+        try:
+            listener(event)
+        except Exception:  # whatever an observer raises, the program goes on without it
+            log.exception("a listener to surestep's events raised and is dropped")
+            with _lock:
+                if listener in _listeners:
+                    _listeners.remove(listener)

@@ -1,0 +1,1 @@
+"""What PyTorch sees: the device's registration, XlaTensor, storages and views, random numbers, host copies."""

@@ -1,0 +1,134 @@
+"""``torch.xla``: what PyTorch asks of any device's module."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from surestep.execute.devices import jax_devices
+from surestep.observe.events import Cause
+from surestep.tensor import devices, generator
+
+
+def is_available() -> bool:
+    return True
+
+
+def is_initialized() -> bool:
+    return bool(devices.started())
+
+
+def _is_in_bad_fork() -> bool:
+    return False
+
+
+def device_count() -> int:
+    return len(jax_devices())
+
+
+def current_device() -> int:
+    return devices.current()
+
+
+def set_device(device: Any) -> None:
+    index = device if isinstance(device, int) else torch.device(device).index
+    devices.set_current(0 if index is None else index)
+
+
+@contextmanager
+def device(which: Any):
+    """Makes a device the current one for a block."""
+    before = devices.current()
+    set_device(which)
+    try:
+        yield
+    finally:
+        devices.set_current(before)
+
+
+def synchronize(device: Any = None) -> None:
+    """Runs what is pending and waits for the device."""
+    for recorder in devices.started():
+        recorder.cut(Cause.SYNC)
+    wait()
+
+
+def wait() -> None:
+    """Waits until the devices have done all that was given to them."""
+    import jax
+
+    if devices.started():
+        jax.effects_barrier()
+        with jax.enable_x64(True):
+            for each in jax_devices():
+                jax.device_put(0, each).block_until_ready()
+
+
+def manual_seed(seed: int) -> None:
+    generator.default(devices.current()).manual_seed(seed)
+
+
+def manual_seed_all(seed: int) -> None:
+    generator.seed_all(seed)
+
+
+def seed() -> int:
+    return generator.default(devices.current()).seed()
+
+
+def initial_seed() -> int:
+    return generator.default(devices.current()).initial_seed()
+
+
+def get_rng_state(device: Any = "xla") -> torch.Tensor:
+    return _generator(device).get_state()
+
+
+def set_rng_state(new_state: torch.Tensor, device: Any = "xla") -> None:
+    _generator(device).set_state(new_state)
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    return [generator.default(index).get_state() for index in range(device_count())]
+
+
+def set_rng_state_all(states: Any) -> None:
+    for index, state in enumerate(states):
+        generator.default(index).set_state(state)
+
+
+def _generator(device: Any) -> generator.Generator:
+    index = device if isinstance(device, int) else torch.device(device).index
+    return generator.default(devices.current() if index is None else index)
+
+
+def memory_stats(device: Any = None) -> dict[str, int]:
+    """What JAX knows of the device's memory, in bytes; empty where the platform doesn't tell (the CPU)."""
+    index = device if isinstance(device, int) else (torch.device(device).index if device is not None else None)
+    return dict(jax_devices()[devices.current() if index is None else index].memory_stats() or {})
+
+
+def memory_allocated(device: Any = None) -> int:
+    """Bytes of living arrays on the device."""
+    stats = memory_stats(device)
+    if "bytes_in_use" in stats:
+        return stats["bytes_in_use"]
+    import jax
+
+    index = device if isinstance(device, int) else (torch.device(device).index if device is not None else None)
+    where = jax_devices()[devices.current() if index is None else index]
+    return sum(array.nbytes for array in jax.live_arrays(where.platform) if where in array.devices())
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    return [torch.bfloat16, torch.float16, torch.float32]
+
+
+def is_bf16_supported() -> bool:
+    return True
+
+
+def empty_cache() -> None:
+    """Nothing to do: XLA's allocator reuses memory by itself."""

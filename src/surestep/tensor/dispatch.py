@@ -1,0 +1,116 @@
+"""Which way an operation goes. Asked once an overload; the answer is kept in the table of handlers.
+
+In this order: what surestep handles itself; views; in-place changes of metadata; what is lowered; lists of tensors, one
+after the other; what PyTorch writes in terms of other operations; the host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from surestep import _compat
+from surestep.observe.events import Cause
+from surestep.tensor import copies, host, indexing, lists, metadata, normalization, record, views
+from surestep.tensor.operation import Operation
+from surestep.tensor.xla_tensor import HANDLERS, XlaTensor
+
+_aten = torch.ops.aten
+
+_OWN: dict[Any, Any] = {
+    _aten.copy_.default: copies.copy_,
+    _aten._to_copy.default: copies.to_copy,
+    _aten.empty.memory_format: copies.empty,
+    _aten.empty_strided.default: copies.empty_strided,
+    _aten.new_empty.default: copies.new_empty,
+    _aten.new_empty_strided.default: copies.new_empty_strided,
+    _aten.empty_like.default: copies.empty_like,
+    _aten._local_scalar_dense.default: host.item,
+    _aten.equal.default: host.equal,
+    _aten.detach.default: views.detach,
+    _aten.alias.default: views.detach,
+    _aten.lift.default: lambda args, kwargs: args[0],
+    _aten.lift_fresh.default: lambda args, kwargs: args[0],
+    _aten.is_pinned.default: lambda args, kwargs: False,
+    _aten.is_same_size.default: lambda args, kwargs: args[0].shape == args[1].shape,
+    _aten.record_stream.default: lambda args, kwargs: None,
+    _aten.resize_.default: metadata.resize_,
+    _aten.set_.source_Tensor: metadata.set_tensor,
+    _aten.set_.source_Tensor_storage_offset: metadata.set_tensor_part,
+    _aten.set_.source_Storage: metadata.set_storage,
+    _aten.set_.source_Storage_storage_offset: metadata.set_storage,
+    _aten.set_.default: metadata.set_nothing,
+    _aten.index.Tensor: indexing.index,
+    _aten.index_put_.default: indexing.index_put_,
+    _aten._index_put_impl_.default: indexing.index_put_,
+    _aten.index_put.default: indexing.index_put,
+    _aten.masked_select.default: indexing.masked_select,
+    _aten.nonzero.default: indexing.nonzero,
+    _aten.native_batch_norm.default: normalization.batch_norm,
+    _aten._native_batch_norm_legit.default: normalization.batch_norm,
+    _aten.cudnn_batch_norm.default: normalization.batch_norm,
+}
+
+
+def handler_for(func: Any) -> Any:
+    """The function (args, kwargs) -> result that serves this overload from now on."""
+    own = _OWN.get(func)
+    if own is not None:
+        return own
+    if torch.Tag.inplace_view in func.tags:
+        return views.in_place(func)
+    if func.is_view:
+        return _composite(func) if _compat.has_composite_kernel(func) else views.handler(func)
+    if func.namespace == "aten":
+        operation = Operation(func)
+        if operation.lowering is not None and not operation.lists_in:
+            return record.handler(operation)
+        if func.name().startswith("aten::_foreach") or func.name().startswith("aten::_amp_foreach"):
+            looped = lists.handler(func)
+            if looped is not None:
+                return looped
+    if _compat.has_composite_kernel(func):
+        return _composite(func)
+    decomposition = _compat.decomposition(func)
+    if decomposition is not None:
+        return lambda args, kwargs: decomposition(*args, **kwargs)
+    functional = Operation(func).functional if func._schema.is_mutable else None
+    if functional is not None and (_compat.decomposition(functional) is not None or _compat.has_composite_kernel(functional)):
+        return _through_functional(func, functional)
+    dynamic = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
+    return host.fallback(func, Cause.SHAPE if dynamic else Cause.FALLBACK)
+
+
+def _composite(func: Any) -> Any:
+    """PyTorch writes it in terms of others; it arrives here only where autograd's layer was skipped (inference mode)."""
+
+    def run(args: tuple, kwargs: dict) -> Any:
+        return func.decompose(*args, **kwargs)
+
+    return run
+
+
+def _through_functional(func: Any, functional: Any) -> Any:
+    """An in-place or ``out=`` operation whose functional form PyTorch decomposes: that, and a copy into the target."""
+    operation = Operation(func)
+
+    def run(args: tuple, kwargs: dict) -> Any:
+        given = {name: value for name, value in kwargs.items() if name not in operation.outs}
+        result = functional(*args, **given)
+        targets = [kwargs[t] if type(t) is str else args[t] for t in operation.targets]
+        for target, value in zip(targets, result if isinstance(result, (tuple, list)) else (result,), strict=True):
+            if operation.outs and target.shape != value.shape:
+                metadata.resize_out(target, value._layout)
+            copies.copy_((target, value), {})
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+    return run
+
+
+def boxed(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """What PyTorch calls for operations without an xla tensor among their operands: factories."""
+    return XlaTensor.__torch_dispatch__(func, (), args, kwargs)
+
+
+__all__ = ["HANDLERS", "boxed", "handler_for"]

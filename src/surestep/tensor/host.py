@@ -1,0 +1,202 @@
+"""Values on the host: reading them, printing them, and running there what the device can't."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_map
+
+from surestep.execute import dtypes, transfer
+from surestep.observe import events, frames
+from surestep.observe.events import Cause
+from surestep.tensor.devices import recorder
+from surestep.tensor.xla_tensor import XlaTensor
+from surestep.trace.layout import Layout
+from surestep.trace.recorder import LOCK
+
+_aten = torch.ops.aten
+
+
+class FallbackError(RuntimeError):
+    """An operation would have run on the host, and ``SURESTEP_FALLBACK=error`` forbids it."""
+
+
+def array_of(tensor: XlaTensor, cause: Cause) -> tuple[Any, Layout]:
+    """The array of a tensor's elements, in the tensor's shape, and the (dense) layout in which its memory lies.
+
+    Cuts the trace if the value is pending. The array may be the storage's own: don't keep it.
+    """
+    with LOCK:
+        storage, view = tensor._storage, tensor._layout
+        concrete(storage, cause)
+        if view is storage.layout:
+            return storage.array, view
+        from surestep.tensor import record
+
+        where = storage.trace
+        part = record.Storage(where, record._dense(view.sizes, view.dtype))
+        where.define(part, record.value_of(where, tensor))
+        where.cut(cause)
+        return part.array, part.layout
+
+
+def concrete(storage: Any, cause: Cause) -> None:
+    """Sees to it that the storage's value is an array."""
+    if storage.array is None:
+        where = storage.trace
+        if storage.serial != where.serial:
+            where.enter(storage)
+        where.cut(cause)
+
+
+def to_cpu(tensor: XlaTensor, cause: Cause = Cause.VALUE) -> torch.Tensor:
+    """A CPU tensor of the same values, own memory, with the same strides where they are dense. Waits for the value."""
+    storage, view = tensor._storage, tensor._layout
+    with LOCK:
+        concrete(storage, cause)
+        array = storage.array
+    line = frames.user_line()
+    whole = _waited(array, storage)
+    events.emit("transfer_out", line, cause=cause, nbytes=view.numel * view.dtype.itemsize)
+    flat = whole.permute(_order(storage.layout)).reshape(-1) if not storage.layout.contiguous else whole.reshape(-1)
+    if view.dtype is not storage.layout.dtype:
+        flat = flat[: flat.numel() * flat.element_size() // view.dtype.itemsize * view.dtype.itemsize // flat.element_size()].view(view.dtype)
+    part = flat.as_strided(view.sizes, view.strides, view.offset)
+    return part if view is storage.layout and view.contiguous else part.clone()
+
+
+def _order(layout: Layout) -> list[int]:
+    from surestep.trace.layout import memory_order
+
+    return memory_order(layout.sizes, layout.strides)
+
+
+def _waited(array: Any, storage: Any) -> torch.Tensor:
+    try:
+        return transfer.to_host(array)
+    except RuntimeError as error:
+        if array.is_deleted():
+            raise RuntimeError(storage.lost or "this tensor's memory was given to a program that failed") from error
+        raise
+
+
+def item(args: tuple, kwargs: dict) -> Any:
+    """``tensor.item()``"""
+    return to_cpu(args[0]).item()
+
+
+def equal(args: tuple, kwargs: dict) -> bool:
+    """``torch.equal``: compared on the device, one value read."""
+    a, b = args
+    if a.shape != b.shape:
+        return False
+    return bool(torch.eq(a, b).all().item())
+
+
+def representation(tensor: XlaTensor) -> str:
+    """What PyTorch prints for any tensor. It reads the value: a counted boundary inside a step."""
+    shown = to_cpu(tensor, Cause.PRINT)
+    text = torch._tensor_str._str_intern(shown) if not shown.is_inference() else repr(shown)
+    body = text[:-1] if text.endswith(")") else text
+    suffix = f", device='{tensor.device}'"
+    if tensor.grad_fn is not None:
+        suffix += f", grad_fn=<{type(tensor.grad_fn).__name__}>"
+    elif tensor.requires_grad:
+        suffix += ", requires_grad=True"
+    head, dtype_mark, dtype = body.rpartition(", dtype=")
+    if dtype_mark and "]" not in dtype:
+        suffix = f", device='{tensor.device}', dtype={dtype}" + suffix.removeprefix(f", device='{tensor.device}'")
+        body = head
+    text = f"{body}{suffix})"
+    return f"Parameter containing:\n{text}" if isinstance(tensor, torch.nn.Parameter) else text
+
+
+def fallback(func: torch._ops.OpOverload, cause: Cause = Cause.FALLBACK) -> Any:
+    """Runs an operation on CPU copies, and brings the results back; counted, and said once a line."""
+
+    def run(args: tuple, kwargs: dict) -> Any:
+        line = frames.user_line()
+        if cause is Cause.FALLBACK and os.environ.get("SURESTEP_FALLBACK") == "error":
+            raise FallbackError(
+                f"{func} has no lowering and would run on the host ({line}); SURESTEP_FALLBACK=error forbids it. "
+                f"Write it with other operations, move it out of the step, or unset the variable."
+            )
+        events.emit("fallback", line, operation=str(func), cause=cause)
+        _say_once(func, line, cause)
+        return _on_cpu(func, args, kwargs, cause)
+
+    return run
+
+
+_said: set[tuple[Any, Any]] = set()
+
+
+def _say_once(func: Any, line: Any, cause: Cause) -> None:
+    if (func, line) in _said or cause is not Cause.FALLBACK:
+        return
+    _said.add((func, line))
+    warnings.warn(f"surestep: {func} has no lowering: it runs on the host at {line}, which cuts the step in two", stacklevel=4)
+
+
+def _on_cpu(func: Any, args: tuple, kwargs: dict, cause: Cause) -> Any:
+    from surestep.tensor.copies import copy_, upload
+    from surestep.tensor.metadata import resize
+
+    device: torch.device | None = None
+    made: dict[int, tuple[XlaTensor, torch.Tensor]] = {}
+
+    def down(value: Any) -> Any:
+        nonlocal device
+        if isinstance(value, XlaTensor):
+            device = device or value.device
+            if id(value) not in made:
+                made[id(value)] = (value, to_cpu(value, cause))
+            return made[id(value)][1]
+        return torch.device("cpu") if isinstance(value, torch.device) else value
+
+    if isinstance(kwargs.get("device"), torch.device) and kwargs["device"].type == "xla":
+        device = kwargs["device"]
+    host_args, host_kwargs = tree_map(down, (args, kwargs))
+    result = func(*host_args, **host_kwargs)
+    ours = {id(theirs): mine for mine, theirs in made.values()}
+    if func._schema.is_mutable:
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            _write_back(argument, value, made, copy_, resize)
+        for argument in func._schema.arguments:
+            if argument.kwarg_only and argument.name in kwargs:
+                _write_back(argument, kwargs[argument.name], made, copy_, resize)
+
+    def up(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return ours[id(value)] if id(value) in ours else upload(value, device)
+
+    return tree_map(up, result)
+
+
+def _write_back(argument: Any, value: Any, made: dict, copy_: Any, resize: Any) -> None:
+    if argument.alias_info is None or not argument.alias_info.is_write:
+        return
+    for target in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(target, XlaTensor):
+            theirs = made[id(target)][1]
+            if theirs.shape != target.shape:
+                resize(target, tuple(theirs.shape), theirs.stride())
+            copy_((target, theirs), {})
+
+
+def scalar_array(value: Any, dtype: torch.dtype) -> np.ndarray:
+    return np.asarray(value, dtypes.to_jax(dtype))
+
+
+def nonzero_columns(mask: XlaTensor) -> list[torch.Tensor]:
+    """The indices of a mask's true elements: how many there are is a value, which must be read (counted, with the user's line)."""
+    events.emit("fallback", frames.user_line(), operation="aten.nonzero.default", cause=Cause.SHAPE)
+    return list(to_cpu(mask, Cause.SHAPE).nonzero(as_tuple=True))
+
+
+__all__ = ["FallbackError", "array_of", "concrete", "dtypes", "equal", "fallback", "item", "nonzero_columns", "recorder", "representation", "to_cpu"]

@@ -1,0 +1,31 @@
+"""Batch normalization writes its running statistics without saying so in its schema: here they are written as what they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from surestep.tensor import copies, record
+from surestep.tensor.operation import Operation
+from surestep.tensor.xla_tensor import XlaTensor
+
+_aten = torch.ops.aten
+_FUNCTIONAL = record.handler(Operation(_aten._native_batch_norm_legit_functional.default))
+_NO_STATISTICS = record.handler(Operation(_aten._native_batch_norm_legit.no_stats))
+_EVALUATION = record.handler(Operation(_aten._native_batch_norm_legit_no_training.default))
+
+
+def batch_norm(args: tuple, kwargs: dict) -> tuple[XlaTensor, XlaTensor, XlaTensor]:
+    """Returns output, saved mean, saved inverse deviation; updates the running statistics in training."""
+    tensor, weight, bias, mean, variance, training, momentum, eps = args
+    if not training:
+        return _EVALUATION((tensor, weight, bias, mean, variance, momentum, eps), {})
+    if mean is None:
+        return _NO_STATISTICS((tensor, weight, bias, training, momentum, eps), {})
+    output, saved_mean, saved_deviation, new_mean, new_variance = _FUNCTIONAL(
+        (tensor, weight, bias, mean, variance, training, momentum, eps), {}
+    )
+    copies.copy_((mean, new_mean), {})
+    copies.copy_((variance, new_variance), {})
+    return output, saved_mean, saved_deviation

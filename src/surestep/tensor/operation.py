@@ -1,0 +1,78 @@
+"""What surestep knows of an ATen overload: its functional form, what it overwrites, which numbers can be lifted, its lowering."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from surestep.lower.spec import Lowering
+from surestep.lower.table import lowerings
+
+# Arguments that say where a result is made, not what it is: the layout of the result says it all.
+FACTORY = frozenset({"device", "layout", "pin_memory", "non_blocking", "generator"})
+NOT_LOWERED = FACTORY | {"dtype", "memory_format"}
+
+# In-place operations whose functional form has another name.
+_RENAMED = {
+    "normal_.default": "normal_functional.default",
+    "uniform_.default": "uniform.default",
+    "bernoulli_.float": "bernoulli.p",
+}
+# A number may also stand where the schema has a tensor (`x * 2`): PyTorch wraps it, and unwraps it again before it arrives here.
+_NUMBERS = {"number", "float", "Optional[number]", "Optional[float]", "Tensor", "Optional[Tensor]"}
+
+
+class Operation:
+    """One overload, with what recording it needs."""
+
+    def __init__(self, overload: torch._ops.OpOverload):
+        self.overload = overload
+        schema = overload._schema
+        self.name = name_of(overload)
+        self.functional = overload if not schema.is_mutable else functional_form(overload)
+        self.lowering: Lowering | None = None if self.functional is None else lowerings().get(name_of(self.functional))
+        # Positions and names of the arguments that are overwritten, in the order of the functional form's results.
+        self.targets: list[int | str] = [
+            argument.name if argument.kwarg_only else position
+            for position, argument in enumerate(schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        self.outs = frozenset(argument.name for argument in schema.arguments if argument.is_out)
+        # A view of the target may read it too; an `out=` tensor's old value is never read.
+        constants = self.lowering.constants if self.lowering else ()
+        self.numbers: dict[int | str, None] = {
+            (argument.name if argument.kwarg_only else position): None
+            for position, argument in enumerate(schema.arguments)
+            if str(argument.type) in _NUMBERS and argument.name not in constants
+        }
+        self.single = len(schema.returns) == 1 and str(schema.returns[0].type) == "Tensor"
+        self.lists_in = any(str(argument.type) == "List[Tensor]" and argument.alias_info is not None for argument in schema.arguments)
+        self.lists = any(str(result.type).startswith("List") for result in schema.returns)
+
+
+def name_of(overload: torch._ops.OpOverload) -> str:
+    """``add.Tensor``; other libraries' operations keep their namespace."""
+    return str(overload).removeprefix("aten.")
+
+
+def functional_form(overload: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """The overload that gives as a new tensor what this one writes, with the same arguments otherwise; None where PyTorch has none."""
+    namespace, _, rest = str(overload).partition(".")
+    operations = getattr(torch.ops, namespace)
+    renamed = _RENAMED.get(rest)
+    if renamed is not None:
+        packet, _, name = renamed.partition(".")
+        return getattr(getattr(operations, packet), name)
+    packet, _, name = rest.partition(".")
+    inputs = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
+    if packet.endswith("_") and not packet.endswith("__"):
+        packet = packet[:-1]
+    found = getattr(operations, packet, None)
+    if found is None:
+        return None
+    candidates = [getattr(found, candidate) for candidate in found.overloads()]
+    candidates = [c for c in candidates if not c._schema.is_mutable and [(a.name, str(a.type)) for a in c._schema.arguments if a.name not in NOT_LOWERED]
+                  == [i for i in inputs if i[0] not in NOT_LOWERED]]
+    named = [c for c in candidates if c._overloadname == name]
+    return (named or candidates or [None])[0]

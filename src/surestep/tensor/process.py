@@ -1,0 +1,74 @@
+"""What happens once in a process: at import, the device's registration; at the first use of the device, the rest."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from surestep import _compat
+
+_kept: list[Any] = []
+
+
+def register() -> None:
+    """Registers the device with PyTorch. All that importing surestep changes is here:
+
+    * a device guard in the xla slot of PyTorch's registry, which is empty without torch_xla;
+    * kernels for PyTorch's XLA dispatch keys, which no other device reaches;
+    * the module ``torch.xla``.
+    """
+    if _kept:
+        return
+    _kept.append(_compat.register_device_guard())
+    everything = torch.library.Library("_", "IMPL")
+    everything.fallback(_boxed, "XLA")
+    autocast = torch.library.Library("_", "IMPL", "AutocastXLA")
+    aten = torch.library.Library("aten", "IMPL")
+    # torch.tensor(data, device="xla") copies with the Python key excluded, where a boxed fallback isn't asked
+    aten.impl("copy_", _copy, "XLA")
+    _kept.extend((everything, autocast, aten))
+    from surestep.tensor import device_module
+
+    _compat.register_device_module("xla", device_module)
+
+
+def _boxed(func: Any, *args: Any, **kwargs: Any) -> Any:
+    from surestep.tensor.dispatch import boxed
+
+    return boxed(func, *args, **kwargs)
+
+
+def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    from surestep.tensor.copies import copy_
+
+    return copy_((target, source), {})
+
+
+_first_use: list[Any] = []
+
+
+def at_first_use(action: Any) -> None:
+    """``action()`` is called when the device is first used; the loop's layer sets its hooks by it."""
+    _first_use.append(action)
+
+
+def first_use() -> None:
+    os.register_at_fork(after_in_child=_forbid)
+    for action in _first_use:
+        action()
+
+
+def _forbid() -> None:
+    """A forked child (a DataLoader's worker) has the parent's tensors but not JAX's threads: using the device there would hang."""
+    from surestep.tensor import xla_tensor
+
+    def refuse(func: Any, *_: Any, **__: Any) -> Any:
+        raise RuntimeError(
+            "the xla device can't be used in a forked process: JAX was started in the parent. Move batches to the device in the main process "
+            "(MpDeviceLoader does), or start workers with multiprocessing_context='spawn'."
+        )
+
+    xla_tensor.HANDLERS.clear()
+    xla_tensor._Handlers.__missing__ = lambda self, func: refuse  # type: ignore[method-assign]

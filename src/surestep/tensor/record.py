@@ -1,0 +1,304 @@
+"""Recording an operation: the path that every operation takes, and the one that must be cheap.
+
+The key of a call is made from its operands; a call seen before at this place of the trace is one dictionary look-up. Only a new one asks PyTorch
+what it gives.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from surestep.tensor import generator as generators
+from surestep.tensor.devices import recorder as recorder_for
+from surestep.tensor.infer import on_meta
+from surestep.tensor.operation import NOT_LOWERED, Operation
+from surestep.tensor.xla_tensor import XlaTensor, fresh
+from surestep.trace.layout import Layout, flat, layout, of_tensor
+from surestep.trace.operands import (
+    FLOAT,
+    KEYWORD,
+    LIFTED_FLOAT,
+    LIFTED_INT,
+    LIST,
+    HostScalar,
+    Ref,
+    add_constant,
+    ref,
+)
+from surestep.trace.recorder import LOCK, Recorder
+from surestep.trace.records import Call
+from surestep.trace.storage import Storage
+
+_NO_KEY = frozenset({"device", "pin_memory", "non_blocking", "layout", "generator"})
+
+
+def handler(operation: Operation) -> Any:
+    """What ``__torch_dispatch__`` calls for an operation that is lowered."""
+    if operation.overload._schema.is_mutable:
+        return lambda args, kwargs: record_write(operation, args, kwargs)
+    return lambda args, kwargs: record(operation, args, kwargs)
+
+
+def record(operation: Operation, args: tuple, kwargs: dict) -> Any:
+    """Records a functional operation; returns its new tensors."""
+    with LOCK:
+        recorder = _recorder_of(args, kwargs)
+        if recorder.count >= recorder.limit:
+            recorder.check_limit()
+        edge, index = _recorded(operation, recorder, args, kwargs)
+        results = edge.results
+        if type(results) is Layout:
+            storage = Storage(recorder, results, None, recorder.serial, ref(index))
+            recorder.written.append(weakref.ref(storage))
+            return fresh(storage)
+        return _several(operation, recorder, results, index)
+
+
+def _several(operation: Operation, recorder: Recorder, results: tuple, index: int) -> Any:
+    made = []
+    for position, result in enumerate(results):
+        if result is None:
+            made.append(None)
+            continue
+        storage = Storage(recorder, result, None, recorder.serial, ref(index + position))
+        recorder.written.append(weakref.ref(storage))
+        made.append(fresh(storage))
+    return made if operation.lists else tuple(made)
+
+
+def record_write(operation: Operation, args: tuple, kwargs: dict) -> Any:
+    """Records an in-place or ``out=`` operation: the functional one, and a write to each target."""
+    with LOCK:
+        recorder = _recorder_of(args, kwargs)
+        if recorder.count >= recorder.limit:
+            recorder.check_limit()
+        edge, index = _recorded(operation, recorder, args, kwargs)
+        targets = [kwargs[t] if type(t) is str else args[t] for t in operation.targets]
+        for position, (target, wanted) in enumerate(zip(targets, edge.results, strict=True)):
+            if wanted is None or target is None:
+                continue
+            if operation.outs and target._layout.sizes != wanted.sizes:
+                from surestep.tensor.metadata import resize_out
+
+                resize_out(target, wanted)
+            write(recorder, target, ref(index + position))
+        if len(targets) == 1:
+            return targets[0]
+        return tuple(targets)
+
+
+def write(recorder: Recorder, target: XlaTensor, value: Ref) -> None:
+    """The tensor's elements become an SSA value of its shape and dtype."""
+    storage, view = target._storage, target._layout
+    if view is storage.layout:
+        recorder.define(storage, value)
+    elif storage.array is None and storage.serial == 0 and storage.lost is None and view.dense and view.numel == storage.layout.numel and view.dtype == storage.layout.dtype:
+        storage.layout = view  # never written before: the first who covers it whole says how it lies
+        recorder.define(storage, value)
+    else:
+        recorder.write(storage, view, value)
+
+
+def value_of(recorder: Recorder, tensor: XlaTensor) -> Ref:
+    """The SSA value of a tensor's elements."""
+    storage = tensor._storage
+    if tensor._layout is storage.layout:
+        return storage.ref if storage.serial == recorder.serial else recorder.enter(storage)
+    value = recorder.value(storage)
+    known = tensor._read
+    if known is not None and known[0] == recorder.serial and known[1] is value:
+        return known[2]
+    found = recorder.read(storage, tensor._layout)
+    tensor._read = (recorder.serial, value, found)
+    return found
+
+
+def _recorder_of(args: tuple, kwargs: dict) -> Recorder:
+    for value in args:
+        if type(value) is XlaTensor:
+            return value._storage.trace
+    for value in (*args, *kwargs.values()):
+        if type(value) is XlaTensor:
+            return value._storage.trace
+        if isinstance(value, (list, tuple)):
+            for item in value:
+                if type(item) is XlaTensor:
+                    return item._storage.trace
+    return recorder_for(kwargs.get("device"))
+
+
+def _recorded(operation: Operation, recorder: Recorder, args: tuple, kwargs: dict) -> tuple[Any, int]:
+    """Follows (or makes) the edge of a call; returns it and the index of its first result."""
+    key: list[Any] = [operation.overload]
+    host: list[Any] = []
+    for a in args:
+        kind = type(a)
+        if kind is XlaTensor:
+            storage = a._storage
+            if storage.trace is not recorder:
+                raise _mixed(recorder, a.device)
+            if a._layout is storage.layout:
+                key.append(storage.ref if storage.serial == recorder.serial else recorder.enter(storage))
+            else:
+                key.append(value_of(recorder, a))
+        elif kind is float and a and a == a:
+            key.append(FLOAT)
+            key.append(a)
+        else:
+            _add(recorder, key, host, a)
+    if kwargs:
+        outs = operation.outs
+        for name, a in kwargs.items():
+            if name in _NO_KEY:
+                continue
+            key.append(KEYWORD)
+            key.append(name)
+            if name in outs:
+                if a._storage.trace is not recorder:
+                    raise _mixed(recorder, a.device)
+                key.append(a._layout)
+            else:
+                _add(recorder, key, host, a)
+    draw = None
+    if operation.lowering.random:
+        generator = generators.of(recorder, kwargs.get("generator"))
+        draw = recorder.seed(*generator.next())
+        key += draw
+    exact = tuple(key)
+    edge = recorder.place.edges.get(exact)
+    if edge is None:
+        edge = _missing(operation, recorder, exact, args, kwargs, bool(host), draw)
+    for number in host:
+        (recorder.floats if type(number) is float else recorder.ints).append(number)
+    if draw is not None:
+        generator.advance()
+    return edge, recorder.take(edge)
+
+
+def _add(recorder: Recorder, key: list[Any], host: list[Any], a: Any) -> None:
+    """Appends an operand to a key: the kinds that are not common enough for the loop above."""
+    kind = type(a)
+    if kind is XlaTensor:
+        if a._storage.trace is not recorder:
+            raise _mixed(recorder, a.device)
+        key.append(value_of(recorder, a))
+    elif kind is list or kind is tuple:
+        key.append(LIST)
+        key.append(len(a))
+        for item in a:
+            _add(recorder, key, host, item)
+    elif isinstance(a, torch.Tensor):
+        if a.device.type != "cpu" or a.ndim:
+            raise _mixed(recorder, a.device)
+        key.append(HostScalar.of(a.dtype))
+        number = a.item()
+        host.extend((number.real, number.imag) if isinstance(number, complex) else (float(number) if isinstance(number, float) else int(number),))
+    else:
+        add_constant(key, a)
+
+
+def _mixed(recorder: Recorder, other: torch.device) -> RuntimeError:
+    return RuntimeError(
+        f"Expected all tensors to be on the same device, but found at least two devices, xla:{recorder.device} and {other}! "
+        f"Move one of them with .to()."
+    )
+
+
+def _missing(operation: Operation, recorder: Recorder, exact: tuple, args: tuple, kwargs: dict, host: bool, draw: Any) -> Any:
+    """The edge of a call that was not seen at this place before."""
+
+    def make(lift: bool) -> tuple[Call, Any]:
+        outputs, results = _inferred(operation, args, kwargs)
+        arguments = tuple(_argument(recorder, a, lift and position in operation.numbers) for position, a in enumerate(args))
+        keywords = {
+            name: _argument(recorder, a, lift and name in operation.numbers)
+            for name, a in kwargs.items()
+            if name not in NOT_LOWERED and name not in operation.outs
+        }
+        call = Call(
+            operation.functional, arguments, keywords, outputs, operation.single, bool(operation.targets), draw, len(outputs)
+        )
+        return call, results
+
+    generic, scalars = (None, ()) if host else _generic(operation, recorder, args, kwargs)
+    if scalars:
+        return recorder.numbered(exact, (generic, draw), scalars, make)
+    twin = recorder.place.twin
+    before = None if twin is None else twin.edges.get(exact)
+    call, results = (before.record, before.results) if before is not None else make(False)
+    edge = recorder.place.edges[exact] = recorder.trie.add(recorder.place, call, results)
+    if before is not None:
+        edge.place.twin = before.place
+    return edge
+
+
+def _generic(operation: Operation, recorder: Recorder, args: tuple, kwargs: dict) -> tuple[Any, tuple]:
+    """The call's key without its numbers, and the numbers."""
+    key: list[Any] = [operation.overload]
+    scalars: list[Any] = []
+    for place, a in (*enumerate(args), *kwargs.items()):
+        if place in _NO_KEY:
+            continue
+        if place in operation.numbers and (type(a) is float or (type(a) is int and -(1 << 63) <= a < 1 << 63)):
+            key.append(LIFTED_FLOAT if type(a) is float else LIFTED_INT)
+            scalars.append(a)
+        elif place in operation.outs:
+            key.append(a._layout)
+        else:
+            if type(place) is str:
+                key += (KEYWORD, place)
+            _add(recorder, key, [], a)
+    return tuple(key), tuple(scalars)
+
+
+def _argument(recorder: Recorder, a: Any, lift: bool) -> Any:
+    """An operand as the record holds it."""
+    if type(a) is XlaTensor:
+        return value_of(recorder, a)
+    if isinstance(a, torch.Tensor):
+        return HostScalar.of(a.dtype)
+    if isinstance(a, (list, tuple)):
+        return [_argument(recorder, item, False) for item in a]
+    if lift and type(a) is float:
+        return LIFTED_FLOAT
+    if lift and type(a) is int:
+        return LIFTED_INT
+    return a
+
+
+def _inferred(operation: Operation, args: tuple, kwargs: dict) -> tuple[tuple[Layout | None, ...], Any]:
+    """The layouts of a call's results, flat, and what the trie keeps of them for the dispatcher."""
+    result, stand = on_meta(operation.overload, args, kwargs)
+    if operation.targets:
+        written = [kwargs[t] if type(t) is str else args[t] for t in operation.targets]
+        stood = [None if t is None else stand.of(t) for t in written]
+        results = tuple(None if s is None else layout(s.shape, s.stride(), 0, s.dtype) for s in stood)
+        return tuple(None if s is None else _dense(s.shape, s.dtype) for s in stood), results
+    if operation.single:
+        found = _of_result(result)
+        return (found,), found
+    results = tuple(None if r is None else _of_result(r) for r in result)
+    return results, results
+
+
+def _of_result(result: torch.Tensor) -> Layout:
+    """A new tensor's layout: PyTorch's, where it covers its memory; no lowering makes one that has holes."""
+    found = of_tensor(result)
+    return found if found.dense else _dense(result.shape, result.dtype)
+
+
+def _dense(sizes: tuple[int, ...], dtype: torch.dtype) -> Layout:
+    strides, step = [], 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= max(size, 1)
+    return layout(tuple(sizes), tuple(reversed(strides)), 0, dtype)
+
+
+def empty_storage(recorder: Recorder, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> tuple[Storage, Layout]:
+    """A storage that was never written, and the layout of a tensor over it."""
+    wanted = layout(sizes, strides, 0, dtype)
+    return Storage(recorder, wanted if wanted.dense else flat(wanted.span, dtype)), wanted

@@ -1,0 +1,78 @@
+"""Views: another layout over the same storage. Nothing is recorded until somebody reads one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from surestep.tensor.infer import on_meta
+from surestep.tensor.xla_tensor import XlaTensor, alias, refresh
+from surestep.trace.layout import Layout, of_tensor
+from surestep.trace.operands import add_constant
+from surestep import _compat
+
+_known: dict[tuple, Layout | tuple[Layout, ...]] = {}
+_LIMIT = 50_000  # entries; some 20 MB
+
+
+def handler(func: torch._ops.OpOverload) -> Any:
+    """``view``, ``select``, ``t``, ``split``...: new tensors over the storage of the first argument."""
+
+    def view(args: tuple, kwargs: dict) -> Any:
+        base = args[0]
+        key: list[Any] = [func, base._layout]
+        for a in args[1:]:
+            add_constant(key, a)
+        for name, a in kwargs.items():
+            key.append(name)
+            add_constant(key, a)
+        exact = tuple(key)
+        found = _known.get(exact)
+        if found is None or func is _AS_STRIDED:  # whether as_strided fits depends on the storage, which the layout doesn't tell
+            found = _inferred(func, args, kwargs)
+            if len(_known) >= _LIMIT:
+                _known.clear()
+            _known[exact] = found
+        if type(found) is Layout:
+            return alias(base._storage, found, base)
+        return [alias(base._storage, each, base) for each in found]
+
+    return view
+
+
+_AS_STRIDED = torch.ops.aten.as_strided.default
+
+
+def _inferred(func: Any, args: tuple, kwargs: dict) -> Layout | tuple[Layout, ...]:
+    result, _ = on_meta(func, args, kwargs)
+    if isinstance(result, torch.Tensor):
+        found = of_tensor(result)
+        if func is _AS_STRIDED:
+            storage = args[0]._storage
+            available = storage.layout.numel * storage.layout.dtype.itemsize
+            if found.span * found.dtype.itemsize > available:
+                raise RuntimeError(
+                    f"setStorage: sizes {list(found.sizes)}, strides {list(found.strides)}, storage offset {found.offset}, and itemsize "
+                    f"{found.dtype.itemsize} requiring a storage size of {found.span * found.dtype.itemsize} are out of bounds for storage of size {available}"
+                )
+        return found
+    return tuple(of_tensor(each) for each in result)
+
+
+def in_place(func: torch._ops.OpOverload) -> Any:
+    """``t_``, ``unsqueeze_``, ``as_strided_``...: the tensor itself lies otherwise from now on."""
+
+    def change(args: tuple, kwargs: dict) -> XlaTensor:
+        tensor = args[0]
+        on_meta(func, args, kwargs)  # PyTorch's errors first, while nothing has changed
+        _compat.change_metadata(func, tensor, *args[1:], *kwargs.values())
+        refresh(tensor)
+        return tensor
+
+    return change
+
+
+def detach(args: tuple, kwargs: dict) -> XlaTensor:
+    tensor = args[0]
+    return alias(tensor._storage, tensor._layout, tensor)

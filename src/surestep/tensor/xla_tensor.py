@@ -1,0 +1,152 @@
+"""XlaTensor: a PyTorch tensor without memory of its own. It knows a storage, and how it lies over it.
+
+PyTorch's C++ holds its sizes, strides, offset and autograd state; the storage holds the value, which may not exist yet. Everything that
+is done to a tensor arrives in ``__torch_dispatch__``.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+
+from surestep import _compat
+from surestep.trace.layout import Layout, of_tensor
+from surestep.trace.operands import Ref
+from surestep.trace.storage import Storage
+
+DEVICES: list[torch.device] = [torch.device("xla", index) for index in range(64)]
+
+
+class _Handlers(dict):
+    """What to do for each ATen overload, found out when it first comes."""
+
+    def __missing__(self, func: Any) -> Any:
+        from surestep.tensor.dispatch import handler_for
+
+        handler = self[func] = handler_for(func)
+        return handler
+
+
+HANDLERS = _Handlers()
+
+
+class _Thread(threading.local):
+    ready = False
+
+    def prepare(self) -> None:
+        """Backward runs on the thread that calls it. PyTorch would start a thread a device at the first backward of the process, and count the devices
+        then: too early, if that was before this device was registered, and our guard can only say one. The switch belongs to the thread."""
+        _compat.set_multithreading_enabled(False)
+        self.ready = True
+
+
+thread = _Thread()
+
+
+class XlaTensor(torch.Tensor):
+    _storage: Storage
+    _layout: Layout
+    _read: tuple[int, Ref, Layout, Ref] | None  # (trace, storage's value, layout) -> this view's value there
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if not thread.ready:
+            thread.prepare()
+        return HANDLERS[func](args, kwargs or {})
+
+    # `.data = other` changes sizes in C++ without a word to the dispatcher
+
+    @property
+    def data(self) -> torch.Tensor:  # type: ignore[override]
+        return _data.__get__(self)
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        from surestep.tensor.metadata import set_data
+
+        set_data(self, value)
+
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        if not thread.ready:
+            thread.prepare()
+        super().backward(*args, **kwargs)
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        """Makes ``module.to('xla')`` swap the parameters' contents, so that an optimizer built before still holds them."""
+        return [], (self._storage, self._layout, self.requires_grad)
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict, context: Any, outer_size: Any, outer_stride: Any) -> XlaTensor:
+        storage, layout, _ = context
+        return alias(storage, layout, None)
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """A stand-in for the storage: its ``data_ptr()`` tells aliases, and is no address."""
+        from surestep.tensor.metadata import storage_handle
+
+        return storage_handle(self)
+
+    def data_ptr(self) -> int:
+        """No address; equal for two tensors exactly where they begin at the same element of the same storage."""
+        return id(self._storage) + self.storage_offset() * self.element_size()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        from surestep.tensor.host import representation
+
+        return representation(self)
+
+    def __deepcopy__(self, memo: dict) -> torch.Tensor:
+        from surestep.tensor.pickling import deep_copy
+
+        return deep_copy(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        from surestep.tensor.pickling import reduce
+
+        return reduce(self, protocol)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        from surestep.tensor.interchange import dlpack
+
+        return dlpack(self, **kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        from surestep.tensor.interchange import dlpack_device
+
+        return dlpack_device(self)
+
+
+_data = torch.Tensor.data
+
+
+def fresh(storage: Storage) -> XlaTensor:
+    """A tensor that is a whole storage, which no other tensor has yet."""
+    layout = storage.layout
+    tensor = _compat.make_wrapper(XlaTensor, layout.sizes, strides=layout.strides, dtype=layout.dtype, device=DEVICES[storage.trace.device])
+    tensor._storage = storage
+    tensor._layout = layout
+    tensor._read = None
+    return tensor
+
+
+def alias(storage: Storage, layout: Layout, base: torch.Tensor | None) -> XlaTensor:
+    """A tensor over (a part of) a storage that ``base`` has too."""
+    tensor = _compat.make_wrapper(
+        XlaTensor, layout.sizes, strides=layout.strides, storage_offset=layout.offset, dtype=layout.dtype, device=DEVICES[storage.trace.device]
+    )
+    if base is not None:
+        _compat.share_storage(tensor, base)
+    tensor._storage = storage
+    tensor._layout = layout
+    tensor._read = None
+    return tensor
+
+
+def refresh(tensor: XlaTensor) -> None:
+    """After PyTorch changed the tensor's own sizes, strides or offset."""
+    tensor._layout = of_tensor(tensor)
+    tensor._read = None

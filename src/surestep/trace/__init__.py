@@ -1,0 +1,1 @@
+"""What has been recorded since the last boundary, and which trace it is."""

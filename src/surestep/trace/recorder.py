@@ -1,0 +1,272 @@
+"""The recorder of a device: where its trace stands, and the cut that turns the trace into one run of a program.
+
+There is one trace a device and one lock for all: threads that record at the same time interleave in one trace, in the order in which they took the
+lock. A cut either succeeds, or leaves the trace and every storage as they were.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import weakref
+from typing import Any
+
+import numpy as np
+
+from surestep.execute import dtypes
+from surestep.execute.program import Input, Program, build
+from surestep.lower.interpret import interpreted
+from surestep.observe import events, frames
+from surestep.observe.events import Cause
+from surestep.trace.layout import Layout
+from surestep.trace.operands import LIFTED_INT, Mark, Ref, ref
+from surestep.trace.records import Empty, Leaf, Read, Record, Seed, Write
+from surestep.trace.storage import Storage
+from surestep.trace.trie import Edge, Place, Trie
+
+LOCK = threading.RLock()
+SOFT_LIMIT = 1_000  # values: from here on the trace is cut where the user's program comes by its first line again
+HARD_LIMIT = 20_000  # values: cut anywhere
+SUPERSET_USES = 8  # so often a program with outputs too many is used before the exact one is compiled
+
+_serials = itertools.count(1)
+_EMPTY, _SEED, _READ, _WRITE = map(Mark, ("empty", "seed", "read", "write"))
+_programs = itertools.count(1)
+
+
+class Recorder:
+    def __init__(self, device: int):
+        self.device = device
+        self.trie = Trie()
+        self.in_step = 0  # how many step()s are open
+        self.begin()
+
+    def begin(self) -> None:
+        """A new, empty trace."""
+        if self.trie.full():
+            events.emit("evicted", None, places=self.trie.places)
+            self.trie.clear()
+        self.serial = next(_serials)
+        self.place: Place = self.trie.root
+        self.count = 0  # SSA values so far
+        self.leaves: list[Any] = []
+        self.leaf_layouts: list[Layout] = []
+        self.owners: list[weakref.ref[Storage]] = []
+        self.floats: list[float] = []
+        self.ints: list[int] = []
+        self.written: list[weakref.ref[Storage]] = []
+        self.protected: list[Any] = []
+        self.seeds: dict[Any, tuple[Ref, int]] = {}  # by generator and seed: the seed's value, and the offset that it holds
+        self.limit = 0  # when `count` reaches it, check_limit() is to be called before an operation is recorded
+        self.first_stack: tuple = ()
+
+    # Recording
+
+    def take(self, edge: Edge) -> int:
+        """Follows an edge; returns the index of its first result."""
+        self.place = edge.place
+        index = self.count
+        self.count = index + edge.record.results
+        return index
+
+    def simple(self, key: Any, record: Record) -> int:
+        """Records what has nothing to infer and nothing to lift."""
+        edge = self.place.edges.get(key)
+        if edge is None:
+            edge = self.place.edges[key] = self.trie.add(self.place, record, None)
+        return self.take(edge)
+
+    def enter(self, storage: Storage) -> Ref:
+        """The SSA value of a storage that this trace hasn't seen yet."""
+        if storage.array is None:
+            if storage.lost is not None:
+                raise RuntimeError(storage.lost)
+            self.define(storage, ref(self.simple((_EMPTY, storage.layout), Empty(storage.layout))))
+            return storage.ref
+        index = self.simple(storage.layout, Leaf(storage.layout))
+        self.leaves.append(storage.array)
+        self.leaf_layouts.append(storage.layout)
+        self.owners.append(weakref.ref(storage))
+        storage.serial = self.serial
+        storage.ref = ref(index)
+        return storage.ref
+
+    def define(self, storage: Storage, value: Ref) -> None:
+        """The storage's value is now this one."""
+        if storage.exported:
+            self.protect(storage.array)
+        storage.array = None
+        storage.serial = self.serial
+        storage.ref = value
+        storage.exported = False
+        storage.lost = None
+        self.written.append(weakref.ref(storage))
+
+    def protect(self, array: Any) -> None:
+        """The array was given away: whatever becomes of its storage, no program is given its memory."""
+        self.protected.append(array)
+
+    def value(self, storage: Storage) -> Ref:
+        return storage.ref if storage.serial == self.serial else self.enter(storage)
+
+    def read(self, storage: Storage, view: Layout) -> Ref:
+        """The SSA value of a view of the storage."""
+        value = self.value(storage)
+        key = (_READ, value, view)
+        edge = self.place.edges.get(key)
+        if edge is None:
+            edge = self._at_offset(key, (_READ, value), view, lambda offset: Read(value, storage.layout, view, offset))
+        return ref(self.take(edge))
+
+    def write(self, storage: Storage, view: Layout, new: Ref) -> None:
+        """Overwrites a view of the storage with an SSA value of the view's shape and dtype."""
+        value = self.value(storage)
+        key = (_WRITE, value, new, view)
+        edge = self.place.edges.get(key)
+        if edge is None:
+            edge = self._at_offset(key, (_WRITE, value, new), view, lambda offset: Write(value, new, storage.layout, view, offset))
+        self.define(storage, ref(self.take(edge)))
+
+    def _at_offset(self, key: tuple, generic: tuple, view: Layout, record: Any) -> Edge:
+        """An index that changes from step to step (``data[i]``) becomes an input of the program, as other numbers do."""
+        return self.numbered(key, (*generic, view.sizes, view.strides, view.dtype), (view.offset,), lambda lift: (record(LIFTED_INT if lift else view.offset), None))
+
+    def numbered(self, key: tuple, generic: tuple, scalars: tuple, make: Any) -> Edge:
+        """The edge for a call with numbers in it, after the exact key was not found: constants at first, lifted on the second value.
+
+        ``make(lift)`` gives the record and the results.
+        """
+        place = self.place
+        twin = place.twin
+        edge = place.lifted.get(generic)
+        if edge is None:
+            before = place.seen.get(generic)
+            from_twin = before is None and twin is not None
+            if from_twin:
+                before = twin.lifted.get(generic) or twin.seen.get(generic)
+            if before is None or (from_twin and before.scalars == scalars):
+                record, results = make(False)
+                edge = place.edges[key] = place.seen[generic] = self.trie.add(place, record, results, scalars)
+                if before is not None:
+                    edge.place.twin = before.place
+                return edge
+            record, results = make(True)
+            edge = place.lifted[generic] = self.trie.add(place, record, results)
+            edge.place.twin = before.place
+            events.emit("lifted", frames.user_line(), record=record)
+            for exact, old in list(place.edges.items()):
+                if old is before:
+                    del place.edges[exact]
+        for number in scalars:
+            (self.floats if type(number) is float else self.ints).append(number)
+        return edge
+
+    def seed(self, generator: Any, seed: int, offset: int) -> tuple[Ref, int]:
+        """The value that holds a generator's seed, and how many draws lie between it and ``offset``."""
+        found = self.seeds.get((generator, seed))
+        if found is None:
+            index = self.simple(_SEED, Seed())
+            self.ints += [seed if seed < 1 << 63 else seed - (1 << 64), offset]
+            found = self.seeds[generator, seed] = ref(index), offset
+        return found[0], offset - found[1]
+
+    # Cutting
+
+    def check_limit(self) -> None:
+        """A trace that nobody cuts must not grow for ever; and where it is cut must not depend on how long the loop's body is,
+        or each cut would be another program. So it is cut where the program passes its first line again."""
+        if self.limit == 0:
+            self.first_stack, self.limit = frames.user_stack(), SOFT_LIMIT
+        elif self.count >= HARD_LIMIT or (not self.in_step and frames.user_stack() == self.first_stack):
+            self.cut(Cause.LIMIT)
+
+    def pending(self) -> dict[int, Storage]:
+        """The storages whose value is still to be computed, by the SSA index of their value."""
+        found = {}
+        for owner in self.written:
+            storage = owner()
+            if storage is not None and storage.serial == self.serial and storage.array is None:
+                found[storage.ref.index] = storage
+        return found
+
+    def cut(self, cause: Cause) -> bool:
+        """Runs what is pending as one program and starts a new trace. False where nothing was pending."""
+        with LOCK:
+            live = self.pending()
+            if not live:
+                self.begin()
+                return False
+            line = frames.user_line()
+            program = self._program(live, line)
+            start = time.perf_counter()
+            leaves, donated = self.leaves, program.donated
+            try:
+                arrays = program(leaves, np.array(self.floats, np.float64), np.array(self.ints, np.int64))
+            except BaseException as error:
+                self._lose(donated, program, line, error)
+                raise
+            for index, array in zip(program.outputs, arrays, strict=True):
+                storage = live.get(index)
+                if storage is not None:
+                    storage.array = array
+            values = self.count
+            self.begin()
+        events.emit("boundary", line, cause=cause, program=program.name, values=values)
+        events.emit("run", line, program=program.name, seconds=time.perf_counter() - start)
+        return True
+
+    def _donatable(self) -> list[int]:
+        """Leaves that nobody can read after this trace: their storage is gone or was overwritten."""
+        found = []
+        for position, owner in enumerate(self.owners):
+            storage = owner()
+            array = self.leaves[position]
+            if (storage is None or storage.array is not array) and not any(array is given for given in self.protected):
+                found.append(position)
+        return found
+
+    def _program(self, live: dict[int, Storage], line: frames.Line | None) -> Program:
+        outputs = tuple(sorted(live))
+        donatable = self._donatable()
+        key = (outputs, tuple(donatable))
+        programs = self.place.programs
+        found = programs.get(key)
+        if found is None:
+            found = self._superset(outputs, donatable)
+        if found is None:
+            records = self.place.records()
+            found = programs[key] = build(
+                f"program_{next(_programs)}",
+                interpreted(records, outputs),
+                [_figures(layout) for layout in self.leaf_layouts],
+                (len(self.floats), len(self.ints)),
+                [(index, _figures(live[index].layout)) for index in outputs],
+                donatable,
+                self.device,
+                line,
+            )
+            self.place.forget_twins()
+        return found
+
+    def _superset(self, outputs: tuple[int, ...], donatable: list[int]) -> Program | None:
+        """A program of this trace that computes more than is asked for. What lives at a cut can hang on the garbage collector's timing
+        (activations in a reference cycle), which must not compile anew each time."""
+        wanted, free = set(outputs), set(donatable)
+        for program in self.place.programs.values():
+            if program.uses < SUPERSET_USES and wanted.issubset(program.outputs) and program.donated <= free:
+                program.uses += 1
+                return program
+        return None
+
+    def _lose(self, donated: frozenset[int], program: Program, line: frames.Line | None, error: BaseException) -> None:
+        """A program failed as it was called: the storages whose arrays it had been given say so from now on."""
+        for position in donated:
+            storage = self.owners[position]()
+            if self.leaves[position].is_deleted() and storage is not None and storage.array is self.leaves[position]:
+                storage.array = None
+                storage.lost = f"this tensor's memory was given to {program.name} ({line}), which failed: {error}"
+
+
+def _figures(layout: Layout) -> Input:
+    return Input(tuple(layout.sizes), dtypes.to_jax(layout.dtype))

@@ -1,0 +1,33 @@
+"""A storage: the memory that tensors share. It holds its current value, and who writes replaces the value.
+
+The value is in one of these states:
+
+* an array on the device (``array``), which this storage alone holds, so that a program may be given its memory;
+* pending: an SSA value of the trace with this ``serial`` (``array`` is None);
+* both: the array was read in the trace with this ``serial``, where it is a leaf;
+* neither: never written; its elements read as zeros;
+* lost: its array was given to a program that failed while it ran.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from surestep.trace.layout import Layout
+from surestep.trace.operands import Ref, ref
+
+NOWHERE = ref(0)
+
+
+class Storage:
+    __slots__ = ("__weakref__", "array", "exported", "hooks", "layout", "lost", "ref", "serial", "trace")
+
+    def __init__(self, trace_of: Any, layout: Layout, array: Any = None, serial: int = 0, index: Ref = NOWHERE):
+        self.trace = trace_of  # the device's Recorder
+        self.layout = layout  # dense: the value's shape, and where each element is in memory
+        self.array = array
+        self.serial = serial  # of the trace in which `ref` counts; 0: none
+        self.ref = index
+        self.exported = False  # somebody outside holds the array: never donate it
+        self.hooks: Any = None  # gradient hooks of the parameter that was moved here, until they are put back
+        self.lost: str | None = None  # what happened to the value

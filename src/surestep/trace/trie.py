@@ -1,0 +1,84 @@
+"""A trace is a path in a trie: one edge a recorded operation, keyed by the operation, its SSA operands and its constants.
+
+So a known trace costs one dictionary look-up an operation, and no inference; and which trace it is, is exact: there is no hash that could
+collide.
+
+Numbers. A number is a constant at first. When the same place in the same trace sees a second value, the
+edge is replaced by one where the number is an input of the program ("lifted"), so that a learning-rate
+schedule costs one more program ever. The new path starts without history, so each of its places points to its *twin* on the
+old path: what changed there too is lifted at once, rather than one number more at each step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from surestep.trace.records import Record
+
+
+class Edge:
+    """From one place to the next: what was recorded, and what the dispatcher needs to know of its results."""
+
+    __slots__ = ("place", "record", "results", "scalars")
+
+    def __init__(self, place: Place, record: Record, results: Any, scalars: tuple | None = None):
+        self.place = place
+        self.record = record
+        self.results = results  # layouts, as whoever recorded it wants them
+        self.scalars = scalars  # the numbers that could be lifted, exact, in the order of the operands
+
+
+class Place:
+    """Where a trace stands after the operations so far."""
+
+    __slots__ = ("edges", "entry", "lifted", "parent", "programs", "seen", "twin")
+
+    def __init__(self, parent: Place | None = None):
+        self.parent = parent
+        self.entry: Edge | None = None  # the edge that leads here
+        self.edges: dict[Any, Edge] = {}
+        self.seen: dict[Any, Edge] = {}  # by generic key: the edge that holds the numbers as constants
+        self.lifted: dict[Any, Edge] = {}  # by generic key: the edge that takes them as inputs
+        self.programs: dict[Any, Any] = {}
+        self.twin: Place | None = None
+
+    def records(self) -> list[Record]:
+        """The trace that ends here."""
+        found: list[Record] = []
+        place: Place | None = self
+        while place is not None and place.entry is not None:
+            found.append(place.entry.record)
+            place = place.parent
+        found.reverse()
+        return found
+
+    def forget_twins(self) -> None:
+        """Called when a program exists for this place: from here on the path has a history of its own."""
+        place: Place | None = self
+        while place is not None:
+            place.twin = None
+            place = place.parent
+
+
+class Trie:
+    """The root of all traces of a device, bounded: when it has grown too large it starts again, and programs are found anew."""
+
+    LIMIT = 200_000  # places; some 100 MB
+
+    def __init__(self) -> None:
+        self.root = Place()
+        self.places = 0
+
+    def add(self, place: Place, record: Record, results: Any, scalars: tuple | None = None) -> Edge:
+        target = Place(place)
+        self.places += 1
+        edge = Edge(target, record, results, scalars)
+        target.entry = edge
+        return edge
+
+    def full(self) -> bool:
+        return self.places > self.LIMIT
+
+    def clear(self) -> None:
+        self.root = Place()
+        self.places = 0
