@@ -1,3 +1,174 @@
+"""Images of another size: nearest, linear, cubic, with antialiasing; each dimension is a few weighted taps of the input."""
+
 from __future__ import annotations
 
-TABLE = {}
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from surestep.lower.shared import along, opmath, transposed
+from surestep.lower.spec import lowering
+
+_LARGEST_MATRIX = 2**22  # a dimension's weights are no longer made a matrix beyond this many elements
+
+
+class Taps(NamedTuple):
+    """For every output position, along one dimension: which input elements count, and how much (``None``: one, fully)."""
+
+    index: np.ndarray  # taps, output size
+    weight: np.ndarray | None
+
+
+def _scale(size, out_size, align_corners, scale, dtype):
+    if align_corners:
+        return dtype.type(size - 1) / dtype.type(out_size - 1) if out_size > 1 else dtype.type(0)
+    return dtype.type(1 / scale) if scale is not None and scale > 0 else dtype.type(size) / dtype.type(out_size)
+
+
+def _nearest_taps(size, out_size, _align_corners, scale, _dtype, *, exact):
+    """PyTorch finds the neighbour in float32, whatever the dtype of the image."""
+    f32 = np.dtype(np.float32)
+    position = np.arange(out_size, dtype=f32) + f32.type(0.5 if exact else 0)
+    source = np.floor(position * _scale(size, out_size, False, scale, f32)).astype(np.int64)
+    return Taps(np.minimum(source, size - 1)[None], None)
+
+
+def _source(size, out_size, align_corners, scale, dtype):
+    step = _scale(size, out_size, align_corners, scale, dtype)
+    position = np.arange(out_size, dtype=dtype)
+    half = dtype.type(0.5)
+    return step * position if align_corners else step * (position + half) - half
+
+
+def _linear_taps(size, out_size, align_corners, scale, dtype):
+    source = np.maximum(_source(size, out_size, align_corners, scale, dtype), 0)
+    first = np.minimum(source.astype(np.int64), size - 1)
+    fraction = np.clip(source - first.astype(dtype), 0, 1).astype(dtype)
+    return Taps(np.stack([first, np.minimum(first + 1, size - 1)]), np.stack([1 - fraction, fraction]))
+
+
+def _cubic(distance, a):
+    """The cubic convolution kernel."""
+    x = np.abs(distance)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.where(x < 1, near, np.where(x < 2, far, 0)).astype(x.dtype)
+
+
+def _cubic_taps(size, out_size, align_corners, scale, dtype):
+    source = _source(size, out_size, align_corners, scale, dtype)
+    first = np.floor(source)
+    fraction = source - first
+    offsets = range(-1, 3)
+    index = np.stack([np.clip(first.astype(np.int64) + k, 0, size - 1) for k in offsets])
+    return Taps(index, np.stack([_cubic(fraction - dtype.type(k), dtype.type(-0.75)) for k in offsets]))
+
+
+def _triangle(x):
+    return np.maximum(1 - np.abs(x), 0)
+
+
+def _lanczos(x):
+    return np.where(np.abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0)
+
+
+def _antialiased_taps(size, out_size, align_corners, scale, dtype, *, kernel, reach):
+    """The kernel is stretched where the image shrinks, so that every input element counts."""
+    step = _scale(size, out_size, align_corners, scale, dtype)
+    stretch = np.maximum(step, dtype.type(1))
+    support = dtype.type(reach) * stretch
+    center = step * (np.arange(out_size, dtype=dtype) + dtype.type(0.5))
+    start = np.maximum((center - support + dtype.type(0.5)).astype(np.int64), 0)
+    count = np.minimum((center + support + dtype.type(0.5)).astype(np.int64), size) - start
+    k = np.arange(max(int(count.max()), 1))[:, None]
+    weight = kernel(((k + start).astype(dtype) - center + dtype.type(0.5)) / stretch) * (k < count)
+    total = weight.sum(0)
+    return Taps(np.minimum(start + k, size - 1), (weight / np.where(total == 0, 1, total)).astype(dtype))
+
+
+def _resized_along(x, axis, taps):
+    size, out_size = x.shape[axis], taps.index.shape[1]
+    if taps.weight is None:
+        factor = out_size // size
+        if factor * size == out_size and (taps.index[0] == np.arange(out_size) // factor).all():
+            return jnp.repeat(x, factor, axis, total_repeat_length=out_size)
+        return jnp.take(x, taps.index[0], axis)
+    terms = [
+        jnp.take(x, index, axis) * along(weight, axis, x.ndim) for index, weight in zip(taps.index, taps.weight, strict=True)
+    ]
+    return functools.reduce(jnp.add, terms)
+
+
+def _spread_along(grad, axis, taps, size):
+    """The adjoint, as a matrix product: scattering is slow on XLA:CPU."""
+    out_size = grad.shape[axis]
+    if taps.weight is None or size * out_size > _LARGEST_MATRIX:
+        shape = [size if d == axis else n for d, n in enumerate(grad.shape)]
+        return transposed(lambda v: _resized_along(v, axis, taps), shape, grad.dtype)(grad)
+    matrix = np.zeros((size, out_size), grad.dtype)
+    np.add.at(matrix, (taps.index, np.broadcast_to(np.arange(out_size), taps.index.shape)), taps.weight)
+    product = lax.dot_general(grad, jnp.asarray(matrix), (((axis,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)
+    return jnp.moveaxis(product, -1, axis)
+
+
+def _axes(rank, shape, out_shape, align_corners, scales, dtype, taps):
+    """The taps of every dimension whose sampling isn't the identity."""
+    scales = scales or (None,) * rank
+    for i in range(rank):
+        axis = len(shape) - rank + i
+        yield axis, taps(shape[axis], out_shape[axis], align_corners, scales[i], dtype)
+
+
+def upsampling(taps: Callable[..., Taps], rank: int, aligned: bool):
+    """Lowerings of an upsampling and its backward; ``aligned`` ones have the argument ``align_corners``."""
+
+    def forward(out, x, _output_size, *options):
+        align_corners, *scales = options if aligned else (False, *options)
+        dtype = opmath(x.dtype) if jnp.issubdtype(x.dtype, np.floating) else np.dtype(np.float32)
+        wide = x if taps is _NEAREST or taps is _NEAREST_EXACT else x.astype(dtype)
+        for axis, t in _axes(rank, x.shape, out.shape, align_corners, scales, dtype, taps):
+            wide = _resized_along(wide, axis, t)
+        return (wide if jnp.issubdtype(x.dtype, np.floating) or wide.dtype == x.dtype else jnp.round(wide)).astype(out.dtype)
+
+    def backward(out, grad, _output_size, _input_size, *options):
+        align_corners, *scales = options if aligned else (False, *options)
+        dtype = opmath(grad.dtype)
+        wide = grad.astype(dtype)
+        if 0 in grad.shape:
+            return jnp.zeros(out.shape, out.dtype)
+        for axis, t in _axes(rank, out.shape, grad.shape, align_corners, scales, dtype, taps):
+            wide = _spread_along(wide, axis, t, out.shape[axis])
+        return wide.astype(out.dtype)
+
+    return forward, backward
+
+
+_NEAREST = functools.partial(_nearest_taps, exact=False)
+_NEAREST_EXACT = functools.partial(_nearest_taps, exact=True)
+_AA = {
+    "bilinear": functools.partial(_antialiased_taps, kernel=_triangle, reach=1),
+    "bicubic": functools.partial(_antialiased_taps, kernel=functools.partial(_cubic, a=-0.5), reach=2),
+    "lanczos": functools.partial(_antialiased_taps, kernel=_lanczos, reach=3),
+}
+_KINDS = [
+    *((f"upsample_nearest{n}d", _NEAREST, n, False) for n in (1, 2, 3)),
+    *((f"_upsample_nearest_exact{n}d", _NEAREST_EXACT, n, False) for n in (1, 2, 3)),
+    *((f"upsample_{name}{n}d", _linear_taps, n, True) for n, name in ((1, "linear"), (2, "bilinear"), (3, "trilinear"))),
+    ("upsample_bicubic2d", _cubic_taps, 2, True),
+    *((f"_upsample_{name}2d_aa", taps, 2, True) for name, taps in _AA.items()),
+]
+_SCALES = ("scales", "scales_d", "scales_h", "scales_w")
+
+
+def _table():
+    for name, taps, rank, aligned in _KINDS:
+        forward, backward = upsampling(taps, rank, aligned)
+        yield f"{name}.default", lowering(forward, constants=_SCALES)
+        yield f"{name}_backward.default", lowering(backward, constants=_SCALES)
+
+
+TABLE = dict(_table())

@@ -29,6 +29,12 @@ FAMILIES = (
     "normalization",
     "embedding",
     "interpolation",
+    "gridsample",
+    "distance",
+    "attention",
+    "linalg",
+    "complex",
+    "fft",
 )
 
 
