@@ -30,9 +30,10 @@ def to_device(tensor: torch.Tensor, index: int):
     """A private copy of a CPU tensor on device ``index``, as a JAX array of the same shape and dtype."""
     import jax
 
-    array = host_array(tensor)
+    # On the CPU device_put aliases a well-aligned NumPy array, may_alias=False or not: what it gets must be nobody else's.
+    array = np.array(host_array(tensor), copy=True, order="C")
     with jax.enable_x64(True):
-        return jax.device_put(array, jax_devices()[index], may_alias=False)
+        return jax.device_put(array, jax_devices()[index])
 
 
 def to_host(array) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from surestep.execute import transfer
 from surestep.observe import events
-from surestep.tensor import host, record
+from surestep.tensor import host, metadata, record
 from surestep.tensor.devices import recorder
 from surestep.tensor.operation import Operation
 from surestep.tensor.xla_tensor import XlaTensor, alias, fresh
@@ -38,10 +38,14 @@ def copy_(args: tuple, kwargs: dict) -> torch.Tensor:
     """``target.copy_(source)`` where one of them, or both, is on the device."""
     target, source = args[0], args[1]
     if type(target) is not XlaTensor:
-        if isinstance(target, torch.Tensor) and target.device.type == "xla":
-            raise RuntimeError("this storage only stands for an xla tensor's: it has no memory to copy to. Use the tensor")
+        if target.device.type == "xla":
+            copy_((metadata.behind(target), source), {})
+            return target
+        source = source if type(source) is XlaTensor else metadata.behind(source)
         target.copy_(host.to_cpu(source))
         return target
+    if source.device.type == "xla" and type(source) is not XlaTensor:
+        source = metadata.behind(source)
     if type(source) is not XlaTensor:
         return _copy_from_host(target, source)
     if source._storage.trace is not target._storage.trace:
@@ -52,8 +56,7 @@ def copy_(args: tuple, kwargs: dict) -> torch.Tensor:
 
 
 def _copy_from_host(target: XlaTensor, source: torch.Tensor) -> XlaTensor:
-    if source.device.type == "xla":
-        raise RuntimeError("this storage only stands for an xla tensor's: it has no memory to copy from. Use the tensor")
+    hooks = hooks_of(source)
     source = source.detach()
     if source.device.type != "cpu":
         source = source.cpu()
@@ -67,7 +70,7 @@ def _copy_from_host(target: XlaTensor, source: torch.Tensor) -> XlaTensor:
             events.emit("transfer_in", None, nbytes=array.nbytes)
             storage.layout = view
             replace(storage, array)
-            storage.hooks = hooks_of(source)
+            storage.hooks = hooks
             return target
     return _COPY((target, upload(source, target.device)), {})
 
@@ -85,7 +88,7 @@ def hooks_of(source: torch.Tensor) -> Any:
     if not source.is_leaf:
         return None
     backward, after = source._backward_hooks, getattr(source, "_post_accumulate_grad_hooks", None)
-    return (backward, after) if backward or after else None
+    return (id(source), backward, after) if backward or after else None
 
 
 _COPY = record.handler(Operation(_aten.copy_.default))

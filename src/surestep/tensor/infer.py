@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from surestep.tensor.xla_tensor import XlaTensor
 from surestep.trace.layout import Layout
 
 
 class Stand:
-    """Makes meta stand-ins for the operands of one call; tensors that share a storage get stand-ins that share one, so that PyTorch's overlap checks hold."""
+    """Makes stand-ins for the operands of one call, on `meta` or the CPU; tensors that share a storage get stand-ins that share one."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
+        self.device = torch.device(device)
         self.bases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self.made: dict[int, torch.Tensor] = {}
 
@@ -24,25 +26,70 @@ class Stand:
                 found = self.made[id(value)] = self._tensor(value._storage, value._layout)
             return found
         if isinstance(value, torch.Tensor):
-            return value if value.ndim == 0 else torch.empty_like(value, device="meta")
+            return value if value.ndim == 0 else torch.zeros_like(value, device=self.device)
         if isinstance(value, (list, tuple)):
             return type(value)(self.of(item) for item in value) if type(value) in (list, tuple) else value
-        return torch.device("meta") if isinstance(value, torch.device) else value
+        return self.device if isinstance(value, torch.device) else value
 
     def _tensor(self, storage: Any, layout: Layout) -> torch.Tensor:
         key = (id(storage), layout.dtype)
         base = self.bases.get(key)
         if base is None:
             size = storage.layout.numel * storage.layout.dtype.itemsize // layout.dtype.itemsize
-            base = self.bases[key] = torch.empty(max(size, layout.span), dtype=layout.dtype, device="meta")
+            base = self.bases[key] = torch.zeros(max(size, layout.span), dtype=layout.dtype, device=self.device)
         return base.as_strided(layout.sizes, layout.strides, layout.offset)
 
 
 def on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[Any, Stand]:
-    """The operation's result on meta, and the stand-ins that it was given."""
-    stand = Stand()
+    """The operation's result on meta, and the stand-ins that it was given. Raises what PyTorch raises on the CPU."""
+    if kwargs.get("pin_memory"):
+        raise RuntimeError("Only dense CPU tensors can be pinned: the xla device copies from any host memory; leave pin_memory out")
+    stand = Stand("meta")
+    try:
+        result = _run(func, stand, args, kwargs)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        _as_on_cpu(func, args, kwargs, error)
+        raise
+    if func._schema.is_mutable and _may_overlap(func, args, kwargs):
+        _as_on_cpu(func, args, kwargs, None)
+    return result, stand
+
+
+def _run(func: Any, stand: Stand, args: tuple, kwargs: dict) -> Any:
     arguments = [stand.of(a) for a in args]
-    keywords = {name: stand.of(a) for name, a in kwargs.items() if name != "generator"}
-    if keywords.get("pin_memory"):
-        raise RuntimeError("pin_memory is for CPU tensors: the xla device copies from any host memory; leave it out")
-    return func(*arguments, **keywords), stand
+    return func(*arguments, **{name: None if name == "generator" else stand.of(a) for name, a in kwargs.items()})
+
+
+_CPU_LIMIT = 1 << 24  # elements: larger operands are not made a second time for the sake of a message
+
+
+def _as_on_cpu(func: Any, args: tuple, kwargs: dict, error: Exception | None) -> None:
+    """Runs the operation on zeros on the CPU, to raise in PyTorch's own words. Meta has other words for some errors, and misses some."""
+    sizes = [t._storage.layout.numel for t in tree_leaves((args, kwargs)) if isinstance(t, XlaTensor)]
+    if sum(sizes) > _CPU_LIMIT:
+        return
+    try:
+        _run(func, Stand("cpu"), args, kwargs)
+    except Exception as theirs:
+        raise theirs.with_traceback(None) from None
+
+
+def _may_overlap(func: Any, args: tuple, kwargs: dict) -> bool:
+    """Whether a target's elements overlap each other, or another operand's: PyTorch refuses most such writes, but not on meta."""
+    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, XlaTensor)]
+    written = [
+        value
+        for position, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for value in tree_leaves(args[position] if position < len(args) else kwargs.get(argument.name))
+        if isinstance(value, XlaTensor)
+    ]
+    for target in written:
+        layout = target._layout
+        if any(stride == 0 and size > 1 for size, stride in zip(layout.sizes, layout.strides, strict=True)) or not layout.dense and layout.span < layout.numel:
+            return True
+        if any(other is not target and other._storage is target._storage and other._layout is not layout for other in tensors):
+            return True
+    return False

@@ -10,8 +10,10 @@ import torch
 
 from surestep import _compat
 from surestep.tensor.record import empty_storage
-from surestep.tensor.xla_tensor import _data, XlaTensor, alias, refresh
-from surestep.trace.layout import Layout, flat, layout
+from surestep.execute import transfer
+from surestep.tensor.devices import recorder
+from surestep.tensor.xla_tensor import DEVICES, XlaTensor, _data, alias, refresh
+from surestep.trace.layout import Layout, flat, layout, of_tensor
 from surestep.trace.operands import ref
 from surestep.trace.recorder import LOCK
 from surestep.trace.storage import Storage
@@ -77,13 +79,13 @@ def grow(storage: Storage, nbytes: int) -> bool:
     if storage.array is None and storage.serial == 0 and storage.lost is None:
         storage.layout = new
         return True
-    recorder = storage.trace
+    trace = storage.trace
     as_row = flat(old.numel, old.dtype)
-    row = recorder.read(storage, as_row)
-    grown = Storage(recorder, new)
-    recorder.write(grown, as_row, row)
+    row = trace.read(storage, as_row)
+    grown = Storage(trace, new)
+    trace.write(grown, as_row, row)
     storage.layout = new
-    recorder.define(storage, ref(grown.ref.index))
+    trace.define(storage, ref(grown.ref.index))
     return True
 
 
@@ -121,17 +123,19 @@ def set_tensor_part(args: tuple, kwargs: dict) -> XlaTensor:
 
 
 def set_storage(args: tuple, kwargs: dict) -> XlaTensor:
-    """``a.set_(storage, offset, sizes, strides)`` with what ``untyped_storage()`` gave."""
+    """``a.set_(storage, offset, sizes, strides)`` with what ``untyped_storage()`` or ``torch.load`` gave."""
     tensor, handle = args[0], args[1]
-    storage = _handles.get(handle.data_ptr())
-    if storage is None or handle.device.type != "xla":
-        raise RuntimeError("set_: this is not the storage of a living xla tensor. Move the data with .to('xla') instead")
+    storage = _behind(handle, tensor.dtype)
     if len(args) > 2:
         offset, sizes = args[2], tuple(args[3])
         strides = tuple(args[4]) if len(args) > 4 and args[4] else torch.empty(sizes, device="meta").stride()
     else:
         offset, sizes, strides = 0, (storage.layout.numel * storage.layout.dtype.itemsize // tensor.dtype.itemsize,), (1,)
-    return take(tensor, storage, layout(sizes, strides, offset, tensor.dtype), None)
+    wanted = layout(sizes, strides, offset, tensor.dtype)
+    old = storage.layout
+    if storage.serial == 0 and storage.array is not None and wanted.dense and wanted.numel == old.numel and wanted.dtype == old.dtype and old.contiguous and wanted.contiguous:
+        storage.array, storage.layout = storage.array.reshape(tuple(sizes)), wanted  # just loaded: lies as its first tensor does
+    return take(tensor, storage, wanted, None)
 
 
 def _same_kind(tensor: XlaTensor, source: Any) -> None:
@@ -141,12 +145,52 @@ def _same_kind(tensor: XlaTensor, source: Any) -> None:
         )
 
 
-_handles: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
+# PyTorch's storage objects that stand for ours. Nobody reads their address: it is the identity of our storage.
+_handles: weakref.WeakKeyDictionary[Storage, torch.UntypedStorage] = weakref.WeakKeyDictionary()
+_storages: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
+_loaded: dict[int, tuple[torch.UntypedStorage, torch.device, dict]] = {}
 
 
 def storage_handle(tensor: XlaTensor) -> torch.UntypedStorage:
-    """A PyTorch storage object that stands for ours: its size and identity are right, its address must not be read."""
-    storage = tensor._storage
-    _handles[id(storage)] = storage
+    """A PyTorch storage object that stands for ours: its size, device and identity are right, its address must not be read."""
+    return _handle(tensor._storage)
+
+
+def _handle(storage: Storage) -> torch.UntypedStorage:
     nbytes = storage.layout.numel * storage.layout.dtype.itemsize
-    return _compat.storage_at(id(storage), tensor.device, nbytes)
+    found = _handles.get(storage)
+    if found is None or found.nbytes() != nbytes:
+        found = _handles[storage] = _compat.storage_at(id(storage), DEVICES[storage.trace.device], nbytes)
+        _storages[id(storage)] = storage
+    return found
+
+
+def loaded_handle(data: torch.UntypedStorage, device: torch.device) -> torch.UntypedStorage:
+    """A handle for bytes that ``torch.load`` has read: they go to the device with the first tensor over them, when their dtype is known."""
+    handle = _compat.storage_at(data.data_ptr(), torch.device("xla", recorder(device).device), data.nbytes())
+    _loaded[data.data_ptr()] = (data, device, {})
+    weakref.finalize(handle, _loaded.pop, data.data_ptr(), None)
+    return handle
+
+
+def _behind(handle: Any, dtype: torch.dtype) -> Storage:
+    """The storage that a handle stands for."""
+    if handle.device.type == "xla":
+        address = handle.data_ptr()
+        if address in _loaded:
+            data, device, made = _loaded[address]
+            if dtype not in made:
+                values = torch.empty(0, dtype=dtype).set_(data)
+                where = recorder(device)
+                made[dtype] = Storage(where, flat(values.numel(), dtype), transfer.to_device(values, where.device))
+            return made[dtype]
+        storage = _storages.get(address)
+        if storage is not None:
+            return storage
+    raise RuntimeError("set_: this is not the storage of a living xla tensor. Move the data with .to('xla') instead")
+
+
+def behind(tensor: torch.Tensor) -> XlaTensor:
+    """What a plain PyTorch tensor over one of our handles stands for: C++ makes such tensors to copy a storage (``torch.save`` does)."""
+    storage = _behind(tensor.untyped_storage(), tensor.dtype)
+    return alias(storage, of_tensor(tensor), None)

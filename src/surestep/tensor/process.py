@@ -17,7 +17,8 @@ def register() -> None:
 
     * a device guard in the xla slot of PyTorch's registry, which is empty without torch_xla;
     * kernels for PyTorch's XLA dispatch keys, which no other device reaches;
-    * the module ``torch.xla``.
+    * the module ``torch.xla``, and one that hears ``torch.manual_seed``;
+    * a location tag for ``torch.load``.
     """
     if _kept:
         return
@@ -32,6 +33,11 @@ def register() -> None:
     from surestep.tensor import device_module
 
     _compat.register_device_module("xla", device_module)
+    if not hasattr(torch, "privateuseone"):
+        _compat.register_device_module("privateuseone", _seeds_follow())
+    from surestep.tensor import pickling
+
+    torch.serialization.register_package(19, pickling.tag, pickling.restore)
 
 
 def _boxed(func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -44,6 +50,21 @@ def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
     from surestep.tensor.copies import copy_
 
     return copy_((target, source), {})
+
+
+def _seeds_follow() -> Any:
+    """``torch.manual_seed`` seeds the devices that PyTorch knows, and the one out-of-tree backend that it reserves a name for, unless such a backend is
+    there. It is how the xla device hears of a seed without a patched ``torch.manual_seed``."""
+    from types import ModuleType
+
+    from surestep.tensor import generator
+
+    module = ModuleType("torch.privateuseone", "surestep: hears torch.manual_seed; no device of this name")
+    module._is_in_bad_fork = lambda: False  # type: ignore[attr-defined]
+    module.is_available = lambda: False  # type: ignore[attr-defined]
+    module.device_count = lambda: 0  # type: ignore[attr-defined]
+    module.manual_seed_all = generator.seed_all  # type: ignore[attr-defined]
+    return module
 
 
 _first_use: list[Any] = []

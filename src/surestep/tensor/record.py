@@ -15,7 +15,7 @@ from surestep.tensor import generator as generators
 from surestep.tensor.devices import recorder as recorder_for
 from surestep.tensor.infer import on_meta
 from surestep.tensor.operation import NOT_LOWERED, Operation
-from surestep.tensor.xla_tensor import XlaTensor, fresh
+from surestep.tensor.xla_tensor import XlaTensor, fresh, put_back_hooks
 from surestep.trace.layout import Layout, flat, layout, of_tensor
 from surestep.trace.operands import (
     FLOAT,
@@ -141,6 +141,8 @@ def _recorded(operation: Operation, recorder: Recorder, args: tuple, kwargs: dic
             if storage.trace is not recorder:
                 raise _mixed(recorder, a.device)
             if a._layout is storage.layout:
+                if storage.hooks is not None:
+                    put_back_hooks(a)
                 key.append(storage.ref if storage.serial == recorder.serial else recorder.enter(storage))
             else:
                 key.append(value_of(recorder, a))
@@ -226,13 +228,7 @@ def _missing(operation: Operation, recorder: Recorder, exact: tuple, args: tuple
     generic, scalars = (None, ()) if host else _generic(operation, recorder, args, kwargs)
     if scalars:
         return recorder.numbered(exact, (generic, draw), scalars, make)
-    twin = recorder.place.twin
-    before = None if twin is None else twin.edges.get(exact)
-    call, results = (before.record, before.results) if before is not None else make(False)
-    edge = recorder.place.edges[exact] = recorder.trie.add(recorder.place, call, results)
-    if before is not None:
-        edge.place.twin = before.place
-    return edge
+    return recorder.exact(exact, lambda: make(False))
 
 
 def _generic(operation: Operation, recorder: Recorder, args: tuple, kwargs: dict) -> tuple[Any, tuple]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from surestep.tensor.infer import on_meta
-from surestep.tensor.xla_tensor import XlaTensor, alias, refresh
+from surestep.tensor.xla_tensor import XlaTensor, alias, put_back_hooks, refresh
 from surestep.trace.layout import Layout, of_tensor
 from surestep.trace.operands import add_constant
 from surestep import _compat
@@ -21,6 +21,8 @@ def handler(func: torch._ops.OpOverload) -> Any:
 
     def view(args: tuple, kwargs: dict) -> Any:
         base = args[0]
+        if base._storage.hooks is not None:
+            put_back_hooks(base)
         key: list[Any] = [func, base._layout]
         for a in args[1:]:
             add_constant(key, a)

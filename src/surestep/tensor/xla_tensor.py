@@ -99,6 +99,31 @@ class XlaTensor(torch.Tensor):
 
         return representation(self)
 
+    def tolist(self) -> Any:
+        from surestep.tensor.host import to_cpu
+
+        return to_cpu(self).tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        if not force:
+            raise TypeError(
+                f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+            )
+        return self.detach().cpu().resolve_conj().resolve_neg().numpy()
+
+    def __array__(self, dtype: Any = None) -> Any:
+        return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
+
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        from surestep.tensor.moving import off_device
+
+        return off_device(self, lambda tensor: super(XlaTensor, tensor).to(*args, **kwargs))
+
+    def cpu(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        from surestep.tensor.moving import off_device
+
+        return off_device(self, lambda tensor: super(XlaTensor, tensor).cpu(*args, **kwargs))
+
     def __deepcopy__(self, memo: dict) -> torch.Tensor:
         from surestep.tensor.pickling import deep_copy
 
@@ -144,6 +169,17 @@ def alias(storage: Storage, layout: Layout, base: torch.Tensor | None) -> XlaTen
     tensor._layout = layout
     tensor._read = None
     return tensor
+
+
+def put_back_hooks(tensor: XlaTensor) -> None:
+    """A parameter that ``module.to('xla')`` moved has lost the gradient hooks set before; at its first use they are put back."""
+    owner, backward, after = tensor._storage.hooks
+    if id(tensor) == owner and tensor.is_leaf and tensor.requires_grad:
+        tensor._storage.hooks = None
+        if backward:
+            tensor._backward_hooks = backward
+        if after:
+            tensor._post_accumulate_grad_hooks = after
 
 
 def refresh(tensor: XlaTensor) -> None:

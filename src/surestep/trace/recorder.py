@@ -72,10 +72,17 @@ class Recorder:
 
     def simple(self, key: Any, record: Record) -> int:
         """Records what has nothing to infer and nothing to lift."""
-        edge = self.place.edges.get(key)
-        if edge is None:
-            edge = self.place.edges[key] = self.trie.add(self.place, record, None)
-        return self.take(edge)
+        return self.take(self.place.edges.get(key) or self.exact(key, lambda: (record, None)))
+
+    def exact(self, key: Any, make: Any) -> Edge:
+        """A new edge where there is nothing to lift; ``make()`` gives the record and the results, unless the twin knows them."""
+        place, twin = self.place, self.place.twin
+        before = None if twin is None else twin.edges.get(key)
+        record, results = make() if before is None else (before.record, before.results)
+        edge = place.edges[key] = self.trie.add(place, record, results)
+        if before is not None:
+            edge.place.twin = before.place
+        return edge
 
     def enter(self, storage: Storage) -> Ref:
         """The SSA value of a storage that this trace hasn't seen yet."""
