@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from surestep.lower.numeric import cast, is_integral
+from surestep.lower.elementary import logaddexp
+from surestep.lower.numeric import cast, is_complex, is_integral
 from surestep.lower.shared import opmath
 from surestep.lower.spec import lowering
 
@@ -35,11 +36,15 @@ def running_extremum(function):
     return lowered
 
 
+def _log_cumulative_sum(x, axis):
+    return lax.associative_scan(logaddexp, x, axis=axis) if is_complex(x.dtype) else lax.cumlogsumexp(x, axis=axis)
+
+
 TABLE = {
     "cumsum.default": lowering(running(lax.cumsum)),
     "cumprod.default": lowering(running(lax.cumprod)),
-    "logcumsumexp.default": lowering(running(lax.cumlogsumexp)),
-    "_logcumsumexp.default": lowering(running(lax.cumlogsumexp)),
+    "logcumsumexp.default": lowering(running(_log_cumulative_sum)),
+    "_logcumsumexp.default": lowering(running(_log_cumulative_sum)),
     "cummax.default": lowering(running_extremum(lax.cummax)),
     "cummin.default": lowering(running_extremum(lax.cummin)),
 }

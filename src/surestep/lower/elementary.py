@@ -48,8 +48,17 @@ def _sinc(x):
     return jnp.where(x == 0, jnp.ones_like(x), jnp.sin(angle) / angle)
 
 
-def _logaddexp2(x, y):
-    return jnp.logaddexp2(x, y)
+def logaddexp(x, y):
+    """Of complex numbers without wrapping the angle: the larger one's is kept, as PyTorch does it."""
+    if not is_complex(x.dtype):
+        return jnp.logaddexp(x, y)
+    swap = jnp.real(x) < jnp.real(y)
+    low, high = jnp.where(swap, x, y), jnp.where(swap, y, x)
+    ratio = jnp.exp(low - high)
+    real, imaginary = jnp.real(ratio), jnp.imag(ratio)
+    growth = lax.complex(jnp.log1p((2 + real) * real + imaginary * imaginary) / 2, jnp.arctan2(imaginary, 1 + real))
+    alike_infinite = (jnp.real(x) == jnp.real(y)) & jnp.isinf(jnp.real(x))
+    return jnp.where(alike_infinite, jnp.where(jnp.real(x) < 0, low, jnp.log(jnp.exp(low) + jnp.exp(high))), high + growth)
 
 
 def logit(out, x, eps=None):
@@ -73,6 +82,23 @@ def _digamma(x):
     return jnp.where(x == 0, jnp.copysign(jnp.full_like(x, jnp.inf), -x), lax.digamma(x))
 
 
+def _zeta(order, x):
+    """Hurwitz's zeta function, whose terms left of zero JAX's series leaves out: they are added one by one."""
+
+    def step(state):
+        terms, x = state
+        left = x < 0
+        return jnp.where(left, terms + jnp.power(x, -order), terms), jnp.where(left, x + 1, x)
+
+    order, x = jnp.broadcast_arrays(order, x)
+    pole = (x <= 0) & (x == jnp.floor(x))
+    defined = (x > 0) | (order == jnp.floor(order))
+    usable = defined & ~pole & jnp.isfinite(x)
+    terms, right = lax.while_loop(lambda state: jnp.any(state[1] < 0), step, (jnp.zeros_like(x), jnp.where(usable, x, 1)))
+    result = terms + special.zeta(order, jnp.where(usable, right, x))
+    return jnp.where(order > 1, jnp.where(pole, jnp.inf, jnp.where(defined, result, jnp.nan)), special.zeta(order, x))
+
+
 def _trigamma(x):
     """By reflection left of 1/2, where the series of the zeta function doesn't hold."""
     left = x < 0.5
@@ -89,7 +115,7 @@ def polygamma(out, n, x):
 
     def function(x):
         order = cast(n + 1, x.dtype)
-        return (1 if n % 2 else -1) * jnp.exp(lax.lgamma(order)) * special.zeta(order, x)
+        return (1 if n % 2 else -1) * jnp.exp(lax.lgamma(order)) * _zeta(order, x)
 
     return unary(function)(out, x)
 
@@ -142,13 +168,13 @@ _UNARY = {
 }  # fmt: skip
 _ROUNDING = {"floor": jnp.floor, "ceil": jnp.ceil, "round": jnp.round, "trunc": jnp.trunc}
 _BINARY = {
-    "atan2": jnp.arctan2, "hypot": jnp.hypot, "logaddexp": jnp.logaddexp, "logaddexp2": _logaddexp2,
-    "igamma": lax.igamma, "igammac": lax.igammac,
+    "atan2": jnp.arctan2, "hypot": jnp.hypot, "logaddexp": logaddexp, "logaddexp2": jnp.logaddexp2,
+    "igamma": special.gammainc, "igammac": special.gammaincc,
 }  # fmt: skip
 _WITH_NUMBERS = {
     "xlogy": (_xlogy, ("Tensor", "Scalar_Other", "Scalar_Self")),
     "special_xlog1py": (_xlog1py, ("default", "other_scalar", "self_scalar")),
-    "special_zeta": (special.zeta, ("default", "other_scalar", "self_scalar")),
+    "special_zeta": (_zeta, ("default", "other_scalar", "self_scalar")),
 }
 _FUNCTIONS = {
     **{f"{name}.default": unary(function) for name, function in _UNARY.items()},
