@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from surestep.lower.shared import axis_of, low, opmath
+from surestep.lower.shared import axis_of, high, low, opmath
 from surestep.lower.spec import lowering, number
 
 
@@ -29,30 +29,37 @@ def _positions(dim, index):
     )
 
 
-def _largest(dtype):
-    return np.array(np.inf, dtype) if jnp.issubdtype(dtype, np.floating) else np.array(np.iinfo(dtype).max, dtype)
+def _added(at, source):
+    """``at.add``; for bools, which XLA doesn't add, the or that PyTorch makes of it."""
+    return at.max(source, mode="drop") if source.dtype == np.bool_ else at.add(source, mode="drop")
+
+
+def _multiplied(at, source):
+    return at.min(source, mode="drop") if source.dtype == np.bool_ else at.multiply(source, mode="drop")
+
+
+_REDUCTIONS = {
+    "sum": (_added, lambda dtype: 0),
+    "mean": (_added, lambda dtype: 0),
+    "prod": (_multiplied, lambda dtype: 1),
+    "amax": (lambda at, source: at.max(source, mode="drop"), low),
+    "amin": (lambda at, source: at.min(source, mode="drop"), high),
+}
 
 
 def _reduced(x, positions, source, reduce, include_self):
     """``source`` reduced into ``x``; without ``include_self`` every position written to starts from the neutral element."""
     dtype = opmath(x.dtype)
-    wide, source = x.astype(dtype), source.astype(dtype)
+    combine, neutral = _REDUCTIONS[reduce]
+    wide = x.astype(dtype)
     if not include_self:
-        neutral = {"prod": lambda: 1, "amax": lambda: low(dtype), "amin": lambda: _largest(dtype)}.get(reduce, lambda: 0)()
-        wide = wide.at[positions].set(neutral, mode="drop")
-    at = wide.at[positions]
-    if reduce == "prod":
-        return at.multiply(source, mode="drop").astype(x.dtype)
-    if reduce == "amax":
-        return at.max(source, mode="drop").astype(x.dtype)
-    if reduce == "amin":
-        return at.min(source, mode="drop").astype(x.dtype)
-    total = at.add(source, mode="drop")
+        wide = wide.at[positions].set(neutral(dtype), mode="drop")
+    result = combine(wide.at[positions], source.astype(dtype))
     if reduce == "mean":
         counts = jnp.full(x.shape, 1 if include_self else 0, np.int64).at[positions].add(1, mode="drop")
         counts = jnp.maximum(counts, 1).astype(dtype)
-        total = total / counts if jnp.issubdtype(dtype, np.inexact) else total // counts
-    return total.astype(x.dtype)
+        result = result / counts if jnp.issubdtype(dtype, np.inexact) else result // counts
+    return result.astype(x.dtype)
 
 
 def _scatter(combine):
@@ -141,9 +148,10 @@ def index_put(out, x, indices, values, accumulate=False, _unsafe=False):
         at = next(d for d, i in enumerate(indices) if i is not None)
         mask, values = _masked_values(x, masks[0].astype(np.bool_), at, values)
         values = values.astype(x.dtype)
-        return jnp.where(mask, x + values if accumulate and x.dtype != np.bool_ else values, x)
+        return jnp.where(mask, x + values if accumulate else values, x)
     at = x.at[_key(_without_masks(indices))]
-    return (at.add if accumulate else at.set)(values.astype(x.dtype), mode="drop")
+    values = values.astype(x.dtype)
+    return _added(at, values) if accumulate else at.set(values, mode="drop")
 
 
 def unsafe_masked_index(out, x, mask, indices, fill):
@@ -153,7 +161,7 @@ def unsafe_masked_index(out, x, mask, indices, fill):
 
 def unsafe_masked_index_put_accumulate(out, x, mask, indices, values):
     key = _key([None if i is None else jnp.where(mask, i, 0) for i in indices])
-    return x.at[key].add(jnp.where(mask, values, jnp.zeros_like(values)), mode="drop")
+    return _added(x.at[key], jnp.where(mask, values, jnp.zeros_like(values)))
 
 
 def index_select(out, x, dim, index):
@@ -171,11 +179,8 @@ def index_add(out, x, dim, index, source, *, alpha=1):
     flat, key, index = _rows(x, dim, index)
     (source,) = _at_least_1d(source)
     dtype = opmath(x.dtype)
-    if dtype == np.bool_:
-        return flat.at[key].max(source, mode="drop").reshape(x.shape)
-    source = source.astype(dtype)
-    source = source * number(alpha, dtype)
-    return flat.astype(dtype).at[key].add(source, mode="drop").astype(x.dtype).reshape(x.shape)
+    source = source.astype(dtype) * number(alpha, dtype)
+    return _added(flat.astype(dtype).at[key], source).astype(x.dtype).reshape(x.shape)
 
 
 def index_copy(out, x, dim, index, source):
@@ -201,7 +206,8 @@ def take(out, x, index):
 
 def put(out, x, index, source, accumulate=False):
     at = x.reshape(-1).at[index.reshape(-1)]
-    return (at.add if accumulate else at.set)(source.reshape(-1), mode="drop").reshape(x.shape)
+    source = source.reshape(-1)
+    return (_added(at, source) if accumulate else at.set(source, mode="drop")).reshape(x.shape)
 
 
 def masked_scatter(out, x, mask, source):

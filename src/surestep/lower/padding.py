@@ -60,7 +60,7 @@ def _columns(x, kernel, dilation, padding, stride):
     counts = [(n - d * (k - 1) - 1) // s + 1 for n, k, d, s in zip(x.shape[2:], kernel, dilation, stride, strict=True)]
     rows = [strided(x, 2, i * dilation[0], counts[0], stride[0]) for i in range(kernel[0])]
     taps = [strided(row, 3, j * dilation[1], counts[1], stride[1]) for row in rows for j in range(kernel[1])]
-    return jnp.stack(taps, 2).reshape(x.shape[0], -1, counts[0] * counts[1])
+    return jnp.stack(taps, 2).reshape(x.shape[0], x.shape[1] * len(taps), counts[0] * counts[1])
 
 
 def im2col(out, x, kernel_size, dilation, padding, stride):

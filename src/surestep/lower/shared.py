@@ -58,3 +58,11 @@ def low(dtype: np.dtype) -> Any:
     if jnp.issubdtype(dtype, np.floating):
         return np.array(-np.inf, dtype)
     return np.array(False) if dtype == np.bool_ else np.array(np.iinfo(dtype).min, dtype)
+
+
+def high(dtype: np.dtype) -> Any:
+    """The value above all others: what a minimum starts from."""
+    dtype = np.dtype(dtype)
+    if jnp.issubdtype(dtype, np.floating):
+        return np.array(np.inf, dtype)
+    return np.array(True) if dtype == np.bool_ else np.array(np.iinfo(dtype).max, dtype)
