@@ -1,0 +1,49 @@
+# Every target makes the virtual environment first; `make demo` and `make test` are all the set-up there is.
+
+PYTHON ?= python3.11
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.made
+N ?= 1000
+
+.PHONY: venv demo test test-matrix lint format docs bench fuzz clean
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	touch $@
+
+demo: venv
+	$(BIN)/surestep run examples/digits.py
+
+test: venv
+	$(BIN)/python -m pytest -n 2
+
+test-matrix: venv
+	$(BIN)/python scripts/matrix.py
+
+lint: venv
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyrefly check
+	$(BIN)/lint-imports
+
+format: venv
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+docs: venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group docs
+	$(BIN)/zensical build --clean --strict
+
+bench: venv
+	$(BIN)/python benchmarks/bench.py
+
+fuzz: venv
+	SURESTEP_FUZZ=$(N) $(BIN)/python -m pytest tests/test_fuzz.py -p no:xdist --timeout 0
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist site

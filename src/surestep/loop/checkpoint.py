@@ -1,0 +1,52 @@
+"""Saving: tensors are moved to the CPU first, so that any PyTorch loads the file. What shares memory goes on sharing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from surestep.loop.boundaries import sync
+from surestep.loop.nested import replaced
+from surestep.tensor.xla_tensor import XlaTensor
+
+
+def to_cpu(data: Any) -> Any:
+    """The same nesting of Python objects with all xla tensors on the CPU. Tied weights stay tied, views stay views of one memory."""
+    sync()
+    storages: dict[int, torch.Tensor] = {}
+
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type != "xla":
+            return tensor
+        part = _part(tensor, storages)
+        if isinstance(tensor, torch.nn.Parameter):
+            return torch.nn.Parameter(part, tensor.requires_grad)
+        return part.requires_grad_(tensor.requires_grad)
+
+    return replaced(data, convert)
+
+
+def _part(tensor: torch.Tensor, storages: dict[int, torch.Tensor]) -> torch.Tensor:
+    """The tensor as a view of its whole storage's copy on the CPU, which is made once."""
+    if type(tensor) is not XlaTensor:
+        return tensor.detach().cpu()
+    whole = tensor._storage.layout
+    if whole.dtype is not tensor.dtype or not whole.dense:
+        return tensor.detach().cpu()
+    key = id(tensor._storage)
+    if key not in storages:
+        storages[key] = torch.as_strided(tensor.detach(), (whole.numel,), (1,), 0).cpu()
+    return storages[key].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False) -> None:
+    """Saves any nesting of Python objects with ``torch.save``, its tensors on the CPU.
+
+    Args:
+        data: What to save: a ``state_dict()``, or any nesting of Python objects.
+        file_or_path: A path or a file object.
+        master_only: Only the master ordinal writes. This process is one, so that it always does.
+        global_master: With ``master_only``: only the first host's master writes, instead of each host's.
+    """
+    torch.save(to_cpu(data), file_or_path)

@@ -1,0 +1,73 @@
+"""Replaces the tensors in any nesting of Python objects: batches on their way to the device, checkpoints on their way to the host."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+
+def replaced(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], memo: dict[int, Any] | None = None) -> Any:
+    """The same structure with each tensor converted, once: what was shared stays shared. The given structure is left as it is.
+
+    Goes into mappings, lists, tuples (named ones too), sets, and objects with attributes; what holds no tensor is returned itself.
+    """
+    memo = {} if memo is None else memo
+    if id(value) not in memo:
+        # the original is kept beside its replacement, so that its id is nobody else's meanwhile
+        memo[id(value)] = (value, _replaced(value, convert, memo))
+    return memo[id(value)][1]
+
+
+def _replaced(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], memo: dict[int, Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return convert(value)
+    if isinstance(value, (str, bytes, int, float, complex, type(None), type)):
+        return value
+    if isinstance(value, tuple):
+        items = [replaced(item, convert, memo) for item in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, Mapping):
+        return _mapping(value, convert, memo)
+    if isinstance(value, list):
+        return _filled(value, [replaced(item, convert, memo) for item in value])
+    if isinstance(value, (set, frozenset)):
+        return type(value)(replaced(item, convert, memo) for item in value)
+    return _object(value, convert, memo)
+
+
+def _mapping(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], memo: dict[int, Any]) -> Any:
+    items = {replaced(key, convert, memo): replaced(item, convert, memo) for key, item in value.items()}
+    if type(value) is dict:
+        return items
+    if all(items[key] is item for key, item in value.items() if key in items):
+        return value
+    new = copy.copy(value)  # keeps what a subclass knows besides: a default factory, a state_dict's metadata
+    for key, item in items.items():
+        new[key] = item
+    return new
+
+
+def _filled(value: list, items: list) -> Any:
+    if type(value) is list:
+        return items
+    new = copy.copy(value)
+    new[:] = items
+    return new
+
+
+def _object(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], memo: dict[int, Any]) -> Any:
+    attributes = getattr(value, "__dict__", None)
+    if not attributes or callable(value) and not isinstance(value, torch.nn.Module):
+        return value
+    memo[id(value)] = (value, value)  # an object that holds itself
+    new = {name: replaced(item, convert, memo) for name, item in attributes.items()}
+    if all(new[name] is item for name, item in attributes.items()):
+        return value
+    made = copy.copy(value)
+    made.__dict__.update(new)
+    return made

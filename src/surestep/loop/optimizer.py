@@ -1,0 +1,48 @@
+"""The optimizer's step, as scripts for several replicas write it: reduce the gradients, step, and make a boundary if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from surestep.loop.boundaries import in_step, sync
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+def gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The gradients of all parameters of an optimizer that have one."""
+    return [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+
+def reduce_gradients(optimizer: torch.optim.Optimizer, groups: list[list[int]] | None = None, pin_layout: bool = True) -> None:
+    """The mean of each gradient over all replicas. With one replica, which this is, they are that already."""
+
+
+def optimizer_step(
+    optimizer: torch.optim.Optimizer,
+    barrier: bool = False,
+    optimizer_args: Mapping[str, Any] = _NONE,
+    groups: list[list[int]] | None = None,
+    pin_layout: bool = True,
+) -> Any:
+    """Reduces the gradients over all replicas, then steps.
+
+    Args:
+        optimizer: Whose ``step()`` is called.
+        barrier: Make a boundary after it. Inside ``step()`` there is none: the block's end is one. Outside, the end of ``optimizer.step()`` is one by itself.
+        optimizer_args: Named arguments for ``optimizer.step()``.
+        groups: Replica groups, as lists of ordinals; all replicas in one if None.
+        pin_layout: Accepted as torch_xla has it; layouts are XLA's business here.
+
+    Returns:
+        What ``optimizer.step()`` returned.
+    """
+    reduce_gradients(optimizer, groups=groups, pin_layout=pin_layout)
+    result = optimizer.step(**optimizer_args)
+    if barrier and not in_step():
+        sync()
+    return result

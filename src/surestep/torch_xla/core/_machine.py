@@ -1,0 +1,121 @@
+"""Devices by torch_xla's names, their random state and their memory."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypedDict
+
+import torch
+
+import surestep._device as _device
+from surestep.loop.boundaries import sync
+from surestep.tensor import device_module, devices, generator
+
+Device = torch.device | str | None
+
+
+def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
+    """The current xla device, or the ``n``-th."""
+    if devkind is not None:
+        get_xla_supported_devices(devkind)
+    return _device.device(n)
+
+
+def get_xla_supported_devices(devkind: str | None = None, max_devices: int | None = None) -> list[str]:
+    """``['xla:0', ...]``: this process's devices. ``devkind`` (``CPU``, ``CUDA``, ``TPU``) must be what they are."""
+    real = _device.real_devices()
+    if devkind is not None and not re.match(rf"{devkind}:\d+$", real[0]):
+        raise RuntimeError(f"no {devkind} device: this process's are {real}. PJRT_DEVICE={devkind} asks for others")
+    return [f"xla:{index}" for index in range(len(real))][:max_devices]
+
+
+def xla_real_devices(devices: list[torch.device | str] | None = None) -> list[str]:
+    """``['CPU:0', ...]``: what the xla devices are."""
+    real = _device.real_devices()
+    return real if not devices else [real[_index(device)] for device in devices]
+
+
+def xla_device_hw(device: Device) -> str:
+    """``CPU``, ``CUDA``, ``TPU``: what kind of device it is."""
+    return xla_real_devices([device])[0].split(":")[0] if device is not None else _device.real_devices()[0].split(":")[0]
+
+
+def parse_xla_device(device: str) -> tuple[str, int] | None:
+    """``('CPU', 0)`` for ``'CPU:0'``."""
+    match = re.match(r"([A-Z]+):(\d+)$", device)
+    return (match[1], int(match[2])) if match else None
+
+
+def is_xla_tensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is on an xla device."""
+    return tensor.device.type == "xla"
+
+
+def set_replication(device: Device, devices: list[Any]) -> None:
+    """Which devices are replicas of each other: at most this one."""
+    if len(devices) > 1:
+        raise NotImplementedError(f"set_replication over {len(devices)} devices: surestep runs one process with one device so far")
+
+
+def wait_device_ops(devices: list[str] | None = None) -> None:
+    """Waits until the devices have done all that was given to them."""
+    device_module.wait()
+
+
+def unlazy(tensors: list[torch.Tensor]) -> None:
+    """Makes a boundary and waits until it has run."""
+    sync(wait=True)
+
+
+def optimization_barrier_(tensors: list[torch.Tensor]) -> None:
+    """Keeps XLA from moving computations across. Values are the same without it, and it isn't part of the program here."""
+
+
+def set_rng_state(seed: int, device: Device = None) -> None:
+    """Goes on from a state that ``get_rng_state`` gave; a seed is the state at its beginning."""
+    found = generator.default(_index(device))
+    if 0 <= seed < 1 << 64:
+        found.manual_seed(seed)
+    else:
+        found.set_state(torch.tensor(list(seed.to_bytes(16, "little")), dtype=torch.uint8))
+
+
+def get_rng_state(device: Device = None) -> int:
+    """Where the device's random numbers are, as one integer: the seed, and above its 64 bits how many draws it has seen."""
+    return int.from_bytes(bytes(generator.default(_index(device)).get_state().tolist()), "little")
+
+
+@contextmanager
+def fork_rng(device: Device = None, enabled: bool = True) -> Iterator[None]:
+    """Puts the random state back at the end of the block."""
+    before = get_rng_state(device)
+    try:
+        yield
+    finally:
+        if enabled:
+            set_rng_state(before, device)
+
+
+class MemoryInfo(TypedDict):
+    """Bytes on a device."""
+
+    bytes_used: int
+    bytes_limit: int
+    peak_bytes_used: int
+
+
+def get_memory_info(device: Device = None) -> MemoryInfo:
+    """How much of the device's memory is in use. On the CPU, whose allocator doesn't tell, living arrays are counted, and the limit is the machine's memory."""
+    index = _index(device)
+    stats = device_module.memory_stats(index)
+    used = device_module.memory_allocated(index)
+    limit = stats.get("bytes_limit") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return MemoryInfo(bytes_used=used, bytes_limit=limit, peak_bytes_used=stats.get("peak_bytes_in_use", used))
+
+
+def _index(device: Device) -> int:
+    index = None if device is None else torch.device(device).index
+    return devices.current() if index is None else index
