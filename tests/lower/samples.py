@@ -9,7 +9,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves
 
-from checks import Checked
+from checks import EXACT, Checked
 
 # Where elements are equal, any of their places is right.
 PLACES = {"sort", "argsort", "topk", "kthvalue", "median", "nanmedian", "mode"}
@@ -19,6 +19,11 @@ class SampleChecked(Checked):
     """`Checked`, but for sorted places: those must hold the same values."""
 
     def compare(self, func, args, kwargs, position, mine, theirs):
+        if str(func).split(".")[1] == "sum" and mine.dtype in EXACT:
+            # the error of a sum is relative to its terms: where they cancel, either order of adding has luck
+            size = args[0].detach().abs().double().sum().item()
+            eps = torch.finfo(mine.dtype).eps
+            return torch.testing.assert_close(mine, theirs, rtol=2 * eps, atol=4e-6 * size if size < float("inf") else 0, equal_nan=True)
         if position == 0 or str(func).split(".")[1] not in PLACES or args[0].ndim == 0:
             return super().compare(func, args, kwargs, position, mine, theirs)
         names = [argument.name for argument in func._schema.arguments]

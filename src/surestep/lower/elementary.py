@@ -96,7 +96,8 @@ def _zeta(order, x):
     usable = defined & ~pole & jnp.isfinite(x)
     terms, right = lax.while_loop(lambda state: jnp.any(state[1] < 0), step, (jnp.zeros_like(x), jnp.where(usable, x, 1)))
     result = terms + special.zeta(order, jnp.where(usable, right, x))
-    return jnp.where(order > 1, jnp.where(pole, jnp.inf, jnp.where(defined, result, jnp.nan)), special.zeta(order, x))
+    result = jnp.where(pole, jnp.inf, jnp.where(defined, result, jnp.nan))
+    return jnp.where(order > 1, result, jnp.where(order == 1, jnp.inf, jnp.nan))
 
 
 def _trigamma(x):
@@ -110,14 +111,15 @@ def _trigamma(x):
 def polygamma(out, n, x):
     if n == 0:
         return unary(_digamma)(out, x)
+    x = cast(x, np.dtype(np.float64))  # large factors and steep powers: float32 would lose digits in each
     if n == 1:
-        return unary(_trigamma)(out, x)
+        return cast(_trigamma(x), out.dtype)
+    order = cast(n + 1, x.dtype)
+    return cast((1 if n % 2 else -1) * jnp.exp(lax.lgamma(order)) * _zeta(order, x), out.dtype)
 
-    def function(x):
-        order = cast(n + 1, x.dtype)
-        return (1 if n % 2 else -1) * jnp.exp(lax.lgamma(order)) * _zeta(order, x)
 
-    return unary(function)(out, x)
+def zeta(out, order, x):
+    return cast(_zeta(cast(order, np.dtype(np.float64)), cast(x, np.dtype(np.float64))), out.dtype)
 
 
 def mvlgamma(out, x, p):
@@ -174,7 +176,6 @@ _BINARY = {
 _WITH_NUMBERS = {
     "xlogy": (_xlogy, ("Tensor", "Scalar_Other", "Scalar_Self")),
     "special_xlog1py": (_xlog1py, ("default", "other_scalar", "self_scalar")),
-    "special_zeta": (_zeta, ("default", "other_scalar", "self_scalar")),
 }
 _FUNCTIONS = {
     **{f"{name}.default": unary(function) for name, function in _UNARY.items()},
@@ -185,6 +186,7 @@ _FUNCTIONS = {
     "round.decimals": round_decimals,
     "logit.default": logit, "logit_backward.default": logit_backward,
     "polygamma.default": polygamma, "mvlgamma.default": mvlgamma,
+    "special_zeta.default": zeta, "special_zeta.other_scalar": zeta, "special_zeta.self_scalar": zeta,
     "frexp.Tensor": frexp,
     "complex.default": complex_, "polar.default": polar,
 }  # fmt: skip

@@ -89,6 +89,9 @@ def _integer_power(x, y):
 
 
 def _power(x, y):
+    if is_complex(x.dtype):  # exp(y * log(x)) turns by the error of a large angle: complex64 isn't enough
+        wide = np.dtype(np.complex128)
+        return jnp.power(cast(x, wide), cast(y, wide))
     return _integer_power(x, y) if is_integral(x.dtype) else jnp.power(x, y)
 
 

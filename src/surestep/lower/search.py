@@ -7,6 +7,7 @@ import numpy as np
 from jax import lax
 
 from surestep.lower.numeric import cast, is_integral, stand_in
+from surestep.lower.shared import opmath
 from surestep.lower.spec import lowering, promoted
 
 
@@ -35,10 +36,18 @@ def argsort_stable(out, x, *, stable, dim=-1, descending=False):
 
 
 def topk(outs, x, k, dim=-1, largest=True, sorted=True):
-    if x.ndim == 0:
-        return x.reshape(outs[0].shape), jnp.zeros(outs[1].shape, np.int64)
-    values, places = _sorted(x, dim, largest)
-    return lax.slice_in_dim(values, 0, k, axis=dim % x.ndim), lax.slice_in_dim(places, 0, k, axis=dim % x.ndim)
+    """By XLA's own partial sort, which has a total order: nan is the largest where its sign is plus, so it gets the sign here."""
+    shapes = [out.shape for out in outs]
+    x = jnp.moveaxis(jnp.atleast_1d(x), dim, -1)
+    if x.dtype == np.bool_:
+        keys = x.astype(np.uint8) if largest else (~x).astype(np.uint8)
+    elif is_integral(x.dtype):
+        keys = x if largest else ~x
+    else:
+        keys = jnp.where(jnp.isnan(x), cast(np.copysign(np.nan, 1 if largest else -1).item(), x.dtype), x if largest else -x)
+    places = lax.top_k(keys, k)[1].astype(np.int64)
+    values = jnp.take_along_axis(x, places, axis=-1)
+    return tuple(jnp.moveaxis(a, -1, dim).reshape(shape) for a, shape in zip((values, places), shapes, strict=True))
 
 
 def _at(values, places, rank, dim, outs):
@@ -141,17 +150,15 @@ def isin(out, elements, tests, *, assume_unique=False, invert=False):
 
 
 def histc(out, x, bins=100, low=0, high=0):
-    x = x.reshape(-1)
-    given = cast(low, np.dtype(np.float64)) != cast(high, np.dtype(np.float64))
+    """Counts of equally wide bins, the last with its upper end; equal limits mean those of the data."""
+    dtype = opmath(x.dtype)
+    x, low, high = cast(x.reshape(-1), dtype), cast(low, dtype), cast(high, dtype)
     if x.size:
-        low = jnp.where(given, cast(low, x.dtype), jnp.min(x))
-        high = jnp.where(given, cast(high, x.dtype), jnp.max(x))
-    low, high = cast(low, x.dtype), cast(high, x.dtype)
-    empty = low == high
-    low, high = jnp.where(empty, low - 1, low), jnp.where(empty, high + 1, high)
-    place = jnp.minimum(jnp.floor((x - low) / (high - low) * bins).astype(np.int64), bins - 1)
+        low, high = jnp.where(low == high, jnp.min(x), low), jnp.where(low == high, jnp.max(x), high)
+    low, high = jnp.where(low == high, low - 1, low), jnp.where(low == high, high + 1, high)
+    place = jnp.minimum(jnp.floor((x - low) * (bins / (high - low))), bins - 1)
     inside = (x >= low) & (x <= high)
-    counts = jnp.zeros((bins,), np.int64).at[jnp.where(inside, place, bins)].add(1, mode="drop")
+    counts = jnp.zeros((bins,), np.int64).at[jnp.where(inside, place, bins).astype(np.int64)].add(1, mode="drop")
     return cast(counts, out.dtype)
 
 
