@@ -10,15 +10,8 @@ import jax.numpy as jnp
 
 from surestep.execute import dtypes
 from surestep.lower import strided
-from surestep.lower.spec import Out
-from surestep.lower.table import lowerings
-from surestep.trace.layout import Layout
-from surestep.trace.operands import LIFTED_FLOAT, LIFTED_INT, HostScalar, Ref
+from surestep.trace.operands import LIFTED_FLOAT, LIFTED_INT, HostScalar, Mark, Ref
 from surestep.trace.records import Call, Empty, Leaf, Read, Record, Seed, Write
-
-
-class LoweringError(RuntimeError):
-    """A lowering is wrong: it gave another shape or dtype than PyTorch, or raised. Ours, never the user's fault."""
 
 
 def interpreted(records: Sequence[Record], outputs: Sequence[int]) -> Callable[..., list[Any]]:
@@ -70,8 +63,6 @@ class _Run:
             return next(self.ints)
         if isinstance(operand, HostScalar):
             return self.host_scalar(dtypes.to_jax(operand.dtype))
-        if isinstance(operand, list):
-            return [self.operand(item) for item in operand]
         return operand
 
     def host_scalar(self, dtype: Any) -> Any:
@@ -80,19 +71,21 @@ class _Run:
         return next(self.floats if jnp.issubdtype(dtype, jnp.floating) else self.ints).astype(dtype)
 
     def call(self, record: Call) -> Sequence[Any]:
-        arguments = [self.operand(a) for a in record.arguments]
-        keywords = {name: self.operand(a) for name, a in record.keywords.items()}
+        operands: list[Any] = []
+        self.dynamic(record.arguments, operands)
+        self.dynamic(list(record.keywords.values()), operands)
         if record.draw is not None:
-            keywords["key"] = self.key(*record.draw)
-        outs = tuple(_expected(layout) for layout in record.outputs)
-        name = str(record.operation).removeprefix("aten.")
-        try:
-            result = lowerings()[name].function(outs[0] if record.single else outs, *arguments, **keywords)
-        except Exception as error:
-            error.add_note(f"while lowering {name} (surestep's own lowering: please report it)")
-            raise
-        results = [result] if record.single else list(result)
-        return [_checked(name, result, out, record.cast) for result, out in zip(results, outs, strict=True)]
+            operands.append(self.key(*record.draw))
+        given = iter(jax.core.eval_jaxpr(record.body.jaxpr, record.body.consts, *operands))
+        return [None if layout is None else next(given) for layout in record.outputs]
+
+    def dynamic(self, value: Any, operands: list[Any]) -> None:
+        """Appends the arrays among an operand, in order."""
+        if isinstance(value, (list, tuple)):
+            for item in value:
+                self.dynamic(item, operands)
+        elif isinstance(value, (Ref, Mark, HostScalar)):
+            operands.append(self.operand(value))
 
     def key(self, seed: Ref, draw: int) -> Any:
         """The key of one draw: a function of the seed and of how many draws came before it, never of where a boundary falls."""
@@ -104,21 +97,3 @@ class _Run:
             key = jax.random.fold_in(key, half.astype(jnp.uint32))
         return key
 
-
-def _expected(layout: Layout | None) -> Out | None:
-    return None if layout is None else Out(tuple(layout.sizes), dtypes.to_jax(layout.dtype))
-
-
-def _checked(name: str, result: Any, out: Out | None, cast: bool) -> Any:
-    if out is None:
-        return None
-    if cast and result.dtype != out.dtype:
-        result = result.real if jnp.iscomplexobj(result) and not jnp.issubdtype(out.dtype, jnp.complexfloating) else result
-        result = result.astype(out.dtype)
-    if cast and result.shape != out.shape:
-        result = jnp.broadcast_to(result, out.shape)
-    if result.shape != out.shape or result.dtype != out.dtype:
-        raise LoweringError(
-            f"the lowering of {name} gave {result.dtype}{list(result.shape)} where PyTorch has {out.dtype}{list(out.shape)}: a fault of surestep's, please report it"
-        )
-    return result

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from surestep.execute import transfer
+from surestep.execute import dtypes, transfer
 from surestep.observe import events
 from surestep.tensor import host, metadata, record
 from surestep.tensor.devices import recorder
@@ -143,7 +143,7 @@ def _empty(wanted: Layout, kwargs: dict) -> XlaTensor:
         raise RuntimeError("Only dense CPU tensors can be pinned: the xla device copies from any host memory; leave pin_memory out")
     if any(size < 0 for size in wanted.sizes):
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(wanted.sizes)}: {list(wanted.sizes)}")
-    host.dtypes.to_jax(wanted.dtype)
+    dtypes.to_jax(wanted.dtype)
     storage, view = record.empty_storage(recorder(kwargs.get("device")), wanted.sizes, wanted.strides, wanted.dtype)
     return fresh(storage) if view is storage.layout else alias(storage, view, None)
 

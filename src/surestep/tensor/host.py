@@ -6,14 +6,12 @@ import os
 import warnings
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from surestep.execute import dtypes, transfer
+from surestep.execute import transfer
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
-from surestep.tensor.devices import recorder
 from surestep.tensor.xla_tensor import XlaTensor
 from surestep.trace.layout import Layout
 from surestep.trace.recorder import LOCK
@@ -189,14 +187,7 @@ def _write_back(argument: Any, value: Any, made: dict, copy_: Any, resize: Any) 
             copy_((target, theirs), {})
 
 
-def scalar_array(value: Any, dtype: torch.dtype) -> np.ndarray:
-    return np.asarray(value, dtypes.to_jax(dtype))
-
-
-def nonzero_columns(mask: XlaTensor) -> list[torch.Tensor]:
-    """The indices of a mask's true elements: how many there are is a value, which must be read (counted, with the user's line)."""
+def nonzero_of(mask: XlaTensor) -> torch.Tensor:
+    """The indices of a mask's true elements, on the CPU: how many there are is a value, which must be read (counted, with the user's line)."""
     events.emit("fallback", frames.user_line(), operation="aten.nonzero.default", cause=Cause.SHAPE)
-    return list(to_cpu(mask, Cause.SHAPE).nonzero(as_tuple=True))
-
-
-__all__ = ["FallbackError", "array_of", "concrete", "dtypes", "equal", "fallback", "item", "nonzero_columns", "recorder", "representation", "to_cpu"]
+    return to_cpu(mask, Cause.SHAPE).nonzero()

@@ -63,8 +63,8 @@ def _as_numbers(tensor: XlaTensor, indices: Any) -> list[Any]:
                         f"The shape of the mask {list(given.shape)} at index {dim} does not match the shape of the indexed tensor "
                         f"{list(tensor.shape)} at index {position + dim}"
                     )
-            columns = host.nonzero_columns(given) if isinstance(given, XlaTensor) else list(given.nonzero(as_tuple=True))
-            found += [upload(column, tensor.device) for column in columns]
+            rows = host.nonzero_of(given) if isinstance(given, XlaTensor) else given.nonzero()
+            found += [upload(column.contiguous(), tensor.device) for column in rows.unbind(1)]
         else:
             if not isinstance(given, XlaTensor):
                 _check(given, tensor, len(found))
@@ -89,6 +89,4 @@ def masked_select(args: tuple, kwargs: dict) -> XlaTensor:
 
 
 def nonzero(args: tuple, kwargs: dict) -> XlaTensor:
-    columns = host.nonzero_columns(args[0])
-    stacked = torch.stack(columns, 1) if columns else torch.empty((int(bool(args[0].numel() and host.to_cpu(args[0]).item())), 0), dtype=torch.int64)
-    return upload(stacked, args[0].device)
+    return upload(host.nonzero_of(args[0]), args[0].device)

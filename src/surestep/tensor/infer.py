@@ -36,8 +36,13 @@ class Stand:
         base = self.bases.get(key)
         if base is None:
             size = storage.layout.numel * storage.layout.dtype.itemsize // layout.dtype.itemsize
-            base = self.bases[key] = torch.zeros(max(size, layout.span), dtype=layout.dtype, device=self.device)
+            base = self.bases[key] = self._memory(max(size, layout.span), layout.dtype)
         return base.as_strided(layout.sizes, layout.strides, layout.offset)
+
+
+    def _memory(self, size: int, dtype: torch.dtype) -> torch.Tensor:
+        make = torch.ones if dtype.is_floating_point or dtype.is_complex else torch.zeros  # indices must be valid, probabilities not all zero
+        return make(size, dtype=dtype, device=self.device)
 
 
 def on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[Any, Stand]:
@@ -49,11 +54,11 @@ def on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[Any, Stand]:
         result = _run(func, stand, args, kwargs)
     except NotImplementedError:
         raise
-    except Exception as error:
-        _as_on_cpu(func, args, kwargs, error)
+    except Exception:
+        as_on_cpu(func, args, kwargs)
         raise
-    if func._schema.is_mutable and _may_overlap(func, args, kwargs):
-        _as_on_cpu(func, args, kwargs, None)
+    if not _known_to_be_right(func, args, kwargs) or (func._schema.is_mutable and _may_overlap(func, args, kwargs)):
+        as_on_cpu(func, args, kwargs)
     return result, stand
 
 
@@ -62,17 +67,34 @@ def _run(func: Any, stand: Stand, args: tuple, kwargs: dict) -> Any:
     return func(*arguments, **{name: None if name == "generator" else stand.of(a) for name, a in kwargs.items()})
 
 
-_CPU_LIMIT = 1 << 24  # elements: larger operands are not made a second time for the sake of a message
+_CPU_LIMIT = 1 << 22  # elements: larger operands are not made a second time for the sake of a message
+_right: set[tuple] = set()
 
 
-def _as_on_cpu(func: Any, args: tuple, kwargs: dict, error: Exception | None) -> None:
-    """Runs the operation on zeros on the CPU, to raise in PyTorch's own words. Meta has other words for some errors, and misses some."""
-    sizes = [t._storage.layout.numel for t in tree_leaves((args, kwargs)) if isinstance(t, XlaTensor)]
-    if sum(sizes) > _CPU_LIMIT:
+def _known_to_be_right(func: Any, args: tuple, kwargs: dict) -> bool:
+    """Whether the CPU was asked before about this operation with these dtypes. Meta checks sizes as the CPU does; what it misses is about dtypes."""
+    key = (func, *((t.dtype, t.ndim == 0) if isinstance(t, torch.Tensor) else type(t) for t in tree_leaves((args, kwargs))))
+    if key in _right:
+        return True
+    if _numel(args, kwargs) <= _CPU_LIMIT:
+        _right.add(key)
+    return False
+
+
+def _numel(args: tuple, kwargs: dict) -> int:
+    return sum(t._storage.layout.numel for t in tree_leaves((args, kwargs)) if isinstance(t, XlaTensor))
+
+
+def as_on_cpu(func: Any, args: tuple, kwargs: dict) -> None:
+    """Runs the operation on stand-ins on the CPU, to raise in PyTorch's own words. Meta has other words for some errors, and misses some."""
+    if _numel(args, kwargs) > _CPU_LIMIT or torch.Tag.nondeterministic_seeded in func.tags:  # the user's CPU generator must not move
         return
     try:
         _run(func, Stand("cpu"), args, kwargs)
+    except (NotImplementedError, torch.linalg.LinAlgError):
+        return  # what the CPU has no kernel for may be served here; a singular matrix is the stand-ins' fault
     except Exception as theirs:
+        _right.clear()
         raise theirs.with_traceback(None) from None
 
 

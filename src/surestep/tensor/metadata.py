@@ -92,6 +92,8 @@ def grow(storage: Storage, nbytes: int) -> bool:
 def resize_(args: tuple, kwargs: dict) -> XlaTensor:
     tensor, size = args[0], args[1]
     memory_format = kwargs.get("memory_format")
+    if tuple(size) == tuple(tensor._layout.sizes) and memory_format in (None, torch.contiguous_format):
+        return tensor  # the strides stay too
     strides = None
     if memory_format is not None and memory_format is not torch.contiguous_format:
         strides = torch.empty(tuple(size), device="meta", memory_format=memory_format).stride()

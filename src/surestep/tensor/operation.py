@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from surestep.lower.spec import Lowering
 from surestep.lower.table import lowerings
+
+if TYPE_CHECKING:
+    from surestep.lower.spec import Lowering
 
 # Arguments that say where a result is made, not what it is: the layout of the result says it all.
 FACTORY = frozenset({"device", "layout", "pin_memory", "non_blocking", "generator"})

@@ -14,7 +14,7 @@ import torch
 from surestep.tensor import generator as generators
 from surestep.tensor.devices import recorder as recorder_for
 from surestep.tensor.infer import on_meta
-from surestep.tensor.operation import NOT_LOWERED, Operation
+from surestep.tensor.operation import NOT_LOWERED, Operation, name_of
 from surestep.tensor.xla_tensor import XlaTensor, fresh, put_back_hooks
 from surestep.trace.layout import Layout, flat, layout, of_tensor
 from surestep.trace.operands import (
@@ -37,9 +37,26 @@ _NO_KEY = frozenset({"device", "pin_memory", "non_blocking", "layout", "generato
 
 def handler(operation: Operation) -> Any:
     """What ``__torch_dispatch__`` calls for an operation that is lowered."""
-    if operation.overload._schema.is_mutable:
-        return lambda args, kwargs: record_write(operation, args, kwargs)
-    return lambda args, kwargs: record(operation, args, kwargs)
+    recorded = record_write if operation.overload._schema.is_mutable else record
+
+    def handle(args: tuple, kwargs: dict) -> Any:
+        try:
+            return recorded(operation, args, kwargs)
+        except Exception as error:
+            if type(error).__name__ != "NotLowered":
+                raise
+            return _on_host(operation, args, kwargs, error)
+
+    return handle
+
+
+def _on_host(operation: Operation, args: tuple, kwargs: dict, error: Exception) -> Any:
+    """The lowering refused these operands. If PyTorch refuses them too, its error is the user's; else the host serves."""
+    from surestep.tensor import host
+    from surestep.tensor.infer import as_on_cpu
+
+    as_on_cpu(operation.overload, args, kwargs)
+    return host.fallback(operation.overload)(args, kwargs)
 
 
 def record(operation: Operation, args: tuple, kwargs: dict) -> Any:
@@ -213,17 +230,19 @@ def _missing(operation: Operation, recorder: Recorder, exact: tuple, args: tuple
     """The edge of a call that was not seen at this place before."""
 
     def make(lift: bool) -> tuple[Call, Any]:
+        from surestep.lower.body import body  # JAX is imported when it is first needed
+
         outputs, results = _inferred(operation, args, kwargs)
-        arguments = tuple(_argument(recorder, a, lift and position in operation.numbers) for position, a in enumerate(args))
+        figures: dict[Ref, tuple] = {}
+        arguments = tuple(_argument(recorder, a, lift and position in operation.numbers, figures) for position, a in enumerate(args))
         keywords = {
-            name: _argument(recorder, a, lift and name in operation.numbers)
+            name: _argument(recorder, a, lift and name in operation.numbers, figures)
             for name, a in kwargs.items()
             if name not in NOT_LOWERED and name not in operation.outs
         }
-        call = Call(
-            operation.functional, arguments, keywords, outputs, operation.single, bool(operation.targets), draw, len(outputs)
-        )
-        return call, results
+        cast = bool(operation.targets)
+        traced = body(name_of(operation.functional), arguments, keywords, figures, outputs, operation.single, cast)
+        return Call(operation.functional, arguments, keywords, outputs, operation.single, cast, draw, traced, len(outputs)), results
 
     generic, scalars = (None, ()) if host else _generic(operation, recorder, args, kwargs)
     if scalars:
@@ -250,14 +269,16 @@ def _generic(operation: Operation, recorder: Recorder, args: tuple, kwargs: dict
     return tuple(key), tuple(scalars)
 
 
-def _argument(recorder: Recorder, a: Any, lift: bool) -> Any:
-    """An operand as the record holds it."""
+def _argument(recorder: Recorder, a: Any, lift: bool, figures: dict[Ref, tuple]) -> Any:
+    """An operand as the record holds it; the figures of SSA values are noted."""
     if type(a) is XlaTensor:
-        return value_of(recorder, a)
+        value = value_of(recorder, a)
+        figures[value] = (a._layout.sizes, a._layout.dtype)
+        return value
     if isinstance(a, torch.Tensor):
         return HostScalar.of(a.dtype)
     if isinstance(a, (list, tuple)):
-        return [_argument(recorder, item, False) for item in a]
+        return [_argument(recorder, item, False, figures) for item in a]
     if lift and type(a) is float:
         return LIFTED_FLOAT
     if lift and type(a) is int:

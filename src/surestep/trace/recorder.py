@@ -10,13 +10,11 @@ import itertools
 import threading
 import time
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surestep.execute import dtypes
-from surestep.execute.program import Input, Program, build
-from surestep.lower.interpret import interpreted
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
 from surestep.trace.layout import Layout
@@ -24,6 +22,9 @@ from surestep.trace.operands import LIFTED_INT, Mark, Ref, ref
 from surestep.trace.records import Empty, Leaf, Read, Record, Seed, Write
 from surestep.trace.storage import Storage
 from surestep.trace.trie import Edge, Place, Trie
+
+if TYPE_CHECKING:
+    from surestep.execute.program import Program
 
 LOCK = threading.RLock()
 SOFT_LIMIT = 1_000  # values: from here on the trace is cut where the user's program comes by its first line again
@@ -242,19 +243,27 @@ class Recorder:
         if found is None:
             found = self._superset(outputs, donatable)
         if found is None:
-            records = self.place.records()
-            found = programs[key] = build(
-                f"program_{next(_programs)}",
-                interpreted(records, outputs),
-                [_figures(layout) for layout in self.leaf_layouts],
-                (len(self.floats), len(self.ints)),
-                [(index, _figures(live[index].layout)) for index in outputs],
-                donatable,
-                self.device,
-                line,
-            )
+            found = programs[key] = self._compiled(live, outputs, donatable, line)
             self.place.forget_twins()
         return found
+
+    def _compiled(self, live: dict[int, Storage], outputs: tuple[int, ...], donatable: list[int], line: frames.Line | None) -> Program:
+        from surestep.execute.program import Input, build  # JAX is imported when it is first needed
+        from surestep.lower.interpret import interpreted
+
+        def figures(layout: Layout) -> Input:
+            return Input(tuple(layout.sizes), dtypes.to_jax(layout.dtype))
+
+        return build(
+            f"program_{next(_programs)}",
+            interpreted(self.place.records(), outputs),
+            [figures(layout) for layout in self.leaf_layouts],
+            (len(self.floats), len(self.ints)),
+            [(index, figures(live[index].layout)) for index in outputs],
+            donatable,
+            self.device,
+            line,
+        )
 
     def _superset(self, outputs: tuple[int, ...], donatable: list[int]) -> Program | None:
         """A program of this trace that computes more than is asked for. What lives at a cut can hang on the garbage collector's timing
@@ -274,6 +283,3 @@ class Recorder:
                 storage.array = None
                 storage.lost = f"this tensor's memory was given to {program.name} ({line}), which failed: {error}"
 
-
-def _figures(layout: Layout) -> Input:
-    return Input(tuple(layout.sizes), dtypes.to_jax(layout.dtype))

@@ -40,6 +40,7 @@ class Call(NamedTuple):
     single: bool  # one tensor, not a tuple of one
     cast: bool  # an in-place result: brought to the output's dtype and shape
     draw: tuple[Ref, int] | None  # random operations: the seed's value and which draw after it this is
+    body: Any  # the lowering, traced for these operands: a jaxpr over the dynamic ones in their order, then the key
     results: int
 
 
