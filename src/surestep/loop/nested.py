@@ -9,39 +9,41 @@ from typing import Any
 import torch
 
 
-def replaced(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], memo: dict[int, Any] | None = None) -> Any:
-    """The same structure with each tensor converted, once: what was shared stays shared. The given structure is left as it is.
+def replaced(value: Any, convert: Callable[[Any], Any], kind: type = torch.Tensor) -> Any:
+    """The same structure with each tensor (or what else is of the kind) converted, once: what was shared stays shared. The given structure is left as it is.
 
-    Goes into mappings, lists, tuples (named ones too), sets, and objects with attributes; what holds no tensor is returned itself.
+    Goes into mappings, lists, tuples (named ones too), sets, and objects with attributes; an object that holds no tensor is returned itself.
     """
-    memo = {} if memo is None else memo
-    if id(value) not in memo:
-        # the original is kept beside its replacement, so that its id is nobody else's meanwhile
-        memo[id(value)] = (value, _replaced(value, convert, memo))
-    return memo[id(value)][1]
+    memo: dict[int, tuple[Any, Any]] = {}
+
+    def replace(value: Any) -> Any:
+        if id(value) not in memo:
+            # the original is kept beside its replacement, so that its id is nobody else's meanwhile
+            memo[id(value)] = (value, convert(value) if isinstance(value, kind) else _rebuilt(value, replace, memo))
+        return memo[id(value)][1]
+
+    return replace(value)
 
 
-def _replaced(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], memo: dict[int, Any]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return convert(value)
+def _rebuilt(value: Any, replace: Callable[[Any], Any], memo: dict[int, tuple[Any, Any]]) -> Any:
     if isinstance(value, (str, bytes, int, float, complex, type(None), type)):
         return value
     if isinstance(value, tuple):
-        items = [replaced(item, convert, memo) for item in value]
+        items = [replace(item) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, Mapping):
-        return _mapping(value, convert, memo)
+        return _mapping(value, replace)
     if isinstance(value, list):
-        return _filled(value, [replaced(item, convert, memo) for item in value])
+        return _filled(value, [replace(item) for item in value])
     if isinstance(value, (set, frozenset)):
-        return type(value)(replaced(item, convert, memo) for item in value)
-    return _object(value, convert, memo)
+        return type(value)(replace(item) for item in value)
+    return _object(value, replace, memo)
 
 
-def _mapping(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], memo: dict[int, Any]) -> Any:
-    items = {replaced(key, convert, memo): replaced(item, convert, memo) for key, item in value.items()}
+def _mapping(value: Any, replace: Callable[[Any], Any]) -> Any:
+    items = {replace(key): replace(item) for key, item in value.items()}
     if type(value) is dict:
         return items
     if all(items[key] is item for key, item in value.items() if key in items):
@@ -60,12 +62,12 @@ def _filled(value: list, items: list) -> Any:
     return new
 
 
-def _object(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], memo: dict[int, Any]) -> Any:
+def _object(value: Any, replace: Callable[[Any], Any], memo: dict[int, tuple[Any, Any]]) -> Any:
     attributes = getattr(value, "__dict__", None)
     if not attributes or callable(value) and not isinstance(value, torch.nn.Module):
         return value
     memo[id(value)] = (value, value)  # an object that holds itself
-    new = {name: replaced(item, convert, memo) for name, item in attributes.items()}
+    new = {name: replace(item) for name, item in attributes.items()}
     if all(new[name] is item for name, item in attributes.items()):
         return value
     made = copy.copy(value)

@@ -11,8 +11,8 @@ from typing import Any
 
 MODULES = frozenset(
     """torch_xla.core.dynamo_bridge torch_xla.core.xla_builder torch_xla.core.xla_op_registry torch_xla.debug.frame_parser_util
-    torch_xla.debug.graph_counter_plugin torch_xla.debug.metrics_compare_utils torch_xla.debug.metrics_saver torch_xla.debug.model_comparator torch_xla.debug.profiler_2
-    torch_xla.distributed.data_parallel torch_xla.distributed.fsdp torch_xla.distributed.parallel_loader_2 torch_xla.distributed.spmd
+    torch_xla.debug.graph_counter_plugin torch_xla.debug.metrics_compare_utils torch_xla.debug.metrics_saver torch_xla.debug.model_comparator
+    torch_xla.distributed.data_parallel torch_xla.distributed.fsdp torch_xla.distributed.spmd
     torch_xla.distributed.zero_redundancy_optimizer torch_xla.experimental.assume_pure torch_xla.experimental.custom_kernel torch_xla.experimental.distributed_checkpoint
     torch_xla.experimental.eager torch_xla.experimental.gradient_accumulation torch_xla.experimental.mark_pattern_utils torch_xla.experimental.pallas_kernels
     torch_xla.experimental.pjrt torch_xla.experimental.pjrt_backend torch_xla.experimental.plugins torch_xla.experimental.quantized torch_xla.experimental.scan
@@ -28,8 +28,9 @@ NAMES = {
         _xla_mark_sharding_ _xla_all_reduce _xla_all_gather _xla_warm_up_cache _run_cached_graph OpSharding ShardingType XlaShardingSpec""",
     "torch_xla.core.functions": "nms",
     "torch_xla.core.xla_model": "CoalescingBuckets all_reduce_bucketized_gradients check_view_sharing get_stablehlo get_stablehlo_bytecode recv send",
-    "torch_xla.debug.profiler": "",
+    "torch_xla.distributed.parallel_loader": "BatchTracker PerDeviceQueue",
     "torch_xla.distributed.xla_backend": "ProcessGroupXla",
+    "torch_xla._internal.tpu": "get_tpu_env get_tpu_type get_worker_ips task_id worker_id",
     "torch_xla.experimental": "compile eager_mode eager_mode_context is_eager_mode",
     "torch_xla.runtime": "get_master_ip global_runtime_device_attributes use_spmd",
 }
@@ -64,4 +65,4 @@ def _error(full: str) -> AttributeError | ImportError:
 
 
 def _message(full: str) -> str:
-    return f"{full} isn't in surestep yet: torch_xla has it, and its drop-in for one process with one device doesn't. The rest of torch_xla's API that it has is listed in its documentation"
+    return f"{full} isn't in surestep yet: torch_xla has it, surestep's drop-in for one process with one device doesn't"

@@ -45,14 +45,20 @@ def master_print(*args: Any, fd: TextIO | None = None, local: bool = False, flus
 
 def all_reduce(reduce_type: str, inputs: Tensors, scale: float = 1.0, groups: Groups = None, pin_layout: bool = True) -> Tensors:
     """The reduction over all replicas, times ``scale``: a new tensor for a tensor; a list is changed in place and returned."""
-    _check(reduce_type, groups)
     if isinstance(inputs, torch.Tensor):
-        return inputs.clone() if scale == 1.0 else inputs * scale
+        return reduced(reduce_type, inputs, scale, groups)
+    _check(reduce_type, groups)
     if scale != 1.0:
         with torch.no_grad():
             for tensor in inputs:
                 tensor.mul_(scale)
     return inputs
+
+
+def reduced(reduce_type: str, value: torch.Tensor, scale: float = 1.0, groups: Groups = None) -> torch.Tensor:
+    """The reduction over all replicas of one tensor, times ``scale``."""
+    _check(reduce_type, groups)
+    return value.clone() if scale == 1.0 else value * scale
 
 
 def all_gather(value: Tensors, dim: int = 0, groups: Groups = None, output: Tensors | None = None, pin_layout: bool = True) -> Tensors:

@@ -1,0 +1,166 @@
+"""Loaders that put batches on the device ahead of the loop, and make a boundary before each: `MpDeviceLoader` and what torch_xla builds it from."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from surestep.loop.boundaries import boundary, in_step
+from surestep.loop.nested import replaced
+from surestep.loop.prefetch import Buffer, fill
+from surestep.observe.events import Cause
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The batch, any nesting of Python objects, with its CPU tensors on the device."""
+    if not isinstance(batch, torch.Tensor) and callable(getattr(batch, "to", None)):
+        return batch.to(device)  # PackedSequence, a tokenizer's BatchEncoding, a graph: they know best
+    return replaced(batch, lambda tensor: tensor.to(device) if tensor.device.type == "cpu" else tensor)
+
+
+class ParallelLoader:
+    """Reads a loader ahead, on a thread of its own, and deals its batches to devices in turn.
+
+    The loader's iterator and its first batch are made on the caller's thread: the random numbers that shuffle the data are drawn there, at a point
+    of the program that doesn't depend on timing.
+
+    Args:
+        cpu_loader: A ``DataLoader``, or anything to iterate over.
+        devices: Where the batches go: the i-th to ``devices[i % len(devices)]``.
+        batchdim: Accepted as torch_xla has it.
+        batches_per_execution: How many batches there are between two boundaries.
+        loader_prefetch_size: How many batches may wait; as torch_xla has it, beside ``device_prefetch_size``, of which the smaller counts here.
+        device_prefetch_size: How many batches may wait on each device.
+        host_to_device_transfer_threads: Accepted as torch_xla has it: one thread fetches and moves.
+        input_sharding: Needs SPMD, which isn't there yet.
+    """
+
+    def __init__(
+        self,
+        cpu_loader: Iterable[Any],
+        devices: Sequence[torch.device | str],
+        batchdim: int = 0,
+        batches_per_execution: int = 1,
+        loader_prefetch_size: int = 16,
+        device_prefetch_size: int = 8,
+        host_to_device_transfer_threads: int = 1,
+        input_sharding: Any = None,
+    ):
+        if input_sharding is not None:
+            raise NotImplementedError("ParallelLoader: input_sharding needs SPMD, which surestep doesn't have yet. Leave it out for one device.")
+        self._cpu_loader = cpu_loader
+        self._devices = [torch.device(device) for device in devices]
+        self._batches_per_execution = batches_per_execution
+        size = max(1, min(loader_prefetch_size, device_prefetch_size))
+        buffers = [Buffer(size) for _ in self._devices]
+        self._buffers = dict(zip(self._devices, buffers, strict=True))
+        # The thread holds the buffers, not this object: when the loop is left early and this object goes, the thread ends.
+        self._end = weakref.finalize(self, _close, buffers)
+        iterator = iter(cpu_loader)
+        first = list(itertools.islice(iterator, 1))
+        fill(itertools.chain(first, iterator), buffers, [partial(to_device, device=device) for device in self._devices])
+
+    def per_device_loader(self, device: torch.device | str) -> PerDeviceLoader:
+        """The batches of one device."""
+        return PerDeviceLoader(self, torch.device(device))
+
+    def per_device_samples(self) -> int:
+        """How many batches each device gets."""
+        return len(self._cpu_loader) // len(self._devices)  # type: ignore[arg-type]
+
+    @property
+    def batches_per_execution(self) -> int:
+        """How many batches there are between two boundaries."""
+        return self._batches_per_execution
+
+    def next_item(self, device: torch.device) -> Any:
+        """The device's next batch; None at the end."""
+        try:
+            return self._buffers[device].get()
+        except StopIteration:
+            return None
+
+    def close(self) -> None:
+        """Ends the reading thread."""
+        self._end()
+
+
+def _close(buffers: list[Buffer]) -> None:
+    for buffer in buffers:
+        buffer.close()
+
+
+class PerDeviceLoader:
+    """The batches of one device, with a boundary before each (or each N-th), and one at the end. Inside ``step()`` it makes none."""
+
+    def __init__(self, loader: ParallelLoader, device: torch.device):
+        self._loader = loader
+        self._device = device
+        self._every = loader.batches_per_execution
+        self._given = 0
+
+    def __iter__(self) -> PerDeviceLoader:
+        return self
+
+    def __len__(self) -> int:
+        return self._loader.per_device_samples()
+
+    def __next__(self) -> Any:
+        return self.next()
+
+    def next(self) -> Any:
+        """The next batch."""
+        due = self._given % self._every == 0
+        if due:
+            _boundary()
+        batch = self._loader.next_item(self._device)
+        if batch is None:
+            if not due:
+                _boundary()
+            self._loader.close()
+            raise StopIteration
+        self._given += 1
+        return batch
+
+    def close(self) -> None:
+        """Ends the reading thread."""
+        self._loader.close()
+
+
+def _boundary() -> None:
+    if not in_step():
+        boundary(Cause.LOADER)
+
+
+class MpDeviceLoader:
+    """Wraps a ``DataLoader``: its batches come on the device, fetched and moved ahead, with a boundary before each.
+
+    ``for batch in MpDeviceLoader(loader, device)`` therefore needs no ``sync()``. What the loader has besides (``dataset``, ``batch_size``, ``sampler``) is had here too.
+
+    Args:
+        loader: The ``DataLoader``, or anything to iterate over.
+        device: Where the batches go.
+        kwargs: Passed on to ``ParallelLoader``.
+    """
+
+    def __init__(self, loader: Any, device: torch.device | str, **kwargs: Any):
+        self._loader = loader
+        self._device = device
+        self._parallel_loader_kwargs = kwargs
+
+    def __iter__(self) -> Iterator[Any]:
+        parallel = ParallelLoader(self._loader, [self._device], **self._parallel_loader_kwargs)
+        return parallel.per_device_loader(self._device)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_loader":  # not set yet: a copy or an unpickled object asks before __init__ has run
+            raise AttributeError(name)
+        return getattr(self._loader, name)
