@@ -57,9 +57,19 @@ def on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[Any, Stand]:
     except Exception:
         as_on_cpu(func, args, kwargs)
         raise
-    if not _known_to_be_right(func, args, kwargs) or (func._schema.is_mutable and _may_overlap(func, args, kwargs)):
-        as_on_cpu(func, args, kwargs)
+    if func._schema.is_mutable:
+        if not _known_to_be_right(func, args, kwargs) or _may_overlap(func, args, kwargs):
+            as_on_cpu(func, args, kwargs)
+    elif func in _OTHER_STRIDES or not _known_to_be_right(func, args, kwargs):
+        theirs = as_on_cpu(func, args, kwargs)
+        if isinstance(theirs, torch.Tensor) and isinstance(result, torch.Tensor) and theirs.shape == result.shape and theirs.stride() != result.stride():
+            _OTHER_STRIDES.add(func)
+            result = torch.empty_strided(theirs.shape, theirs.stride(), dtype=result.dtype, device="meta")
     return result, stand
+
+
+# Operations seen to have other strides on the CPU than on meta, where some are written in Python: the CPU is asked each time.
+_OTHER_STRIDES: set[Any] = set()
 
 
 def _run(func: Any, stand: Stand, args: tuple, kwargs: dict) -> Any:
@@ -85,14 +95,15 @@ def _numel(args: tuple, kwargs: dict) -> int:
     return sum(t._storage.layout.numel for t in tree_leaves((args, kwargs)) if isinstance(t, XlaTensor))
 
 
-def as_on_cpu(func: Any, args: tuple, kwargs: dict) -> None:
-    """Runs the operation on stand-ins on the CPU, to raise in PyTorch's own words. Meta has other words for some errors, and misses some."""
+def as_on_cpu(func: Any, args: tuple, kwargs: dict) -> Any:
+    """Runs the operation on stand-ins on the CPU, to raise in PyTorch's own words; returns the result, or None where it can't be had.
+    Meta has other words for some errors, and misses some."""
     if _numel(args, kwargs) > _CPU_LIMIT or torch.Tag.nondeterministic_seeded in func.tags:  # the user's CPU generator must not move
-        return
+        return None
     try:
-        _run(func, Stand("cpu"), args, kwargs)
+        return _run(func, Stand("cpu"), args, kwargs)
     except (NotImplementedError, torch.linalg.LinAlgError):
-        return  # what the CPU has no kernel for may be served here; a singular matrix is the stand-ins' fault
+        return None  # what the CPU has no kernel for may be served here; a singular matrix is the stand-ins' fault
     except Exception as theirs:
         _right.clear()
         raise theirs.with_traceback(None) from None

@@ -292,6 +292,12 @@ def _inferred(operation: Operation, args: tuple, kwargs: dict) -> tuple[tuple[La
     if operation.targets:
         written = [kwargs[t] if type(t) is str else args[t] for t in operation.targets]
         stood = [None if t is None else stand.of(t) for t in written]
+        if operation.outs and any(s.shape != t._layout.sizes for s, t in zip(stood, written, strict=True)):
+            # An `out=` tensor that has to grow gets the strides of a new result; meta's own resize doesn't know them.
+            given = {name: value for name, value in kwargs.items() if name not in operation.outs}
+            new, _ = on_meta(operation.functional, args, given)
+            new = new if isinstance(new, (tuple, list)) else [new]
+            stood = [torch.empty_strided(n.shape, n.stride(), dtype=s.dtype, device="meta") for n, s in zip(new, stood, strict=True)]
         results = tuple(None if s is None else layout(s.shape, s.stride(), 0, s.dtype) for s in stood)
         return tuple(None if s is None else _dense(s.shape, s.dtype) for s in stood), results
     if operation.single:
