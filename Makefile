@@ -43,7 +43,7 @@ bench: venv
 	$(BIN)/python benchmarks/bench.py
 
 fuzz: venv
-	SURESTEP_FUZZ=$(N) $(BIN)/python -m pytest tests/test_fuzz.py -p no:xdist --timeout 0
+	$(BIN)/python tests/fuzz/run.py -n $(N)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist site

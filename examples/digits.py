@@ -2,20 +2,22 @@
 
     surestep run examples/digits.py
 
-Each step is one program: forward, backward and the optimizer. The learning rate changes with every step, and that compiles nothing anew. The loss is shown without
+Each step is one program: forward, backward and the optimizer. The learning rate changes with every step, and that compiles nothing anew.
+The loss is shown without
 cutting steps: a step closure reads it when the step's program has run. Ends with a checkpoint that plain PyTorch loads.
 """
 
 import argparse
 
 import torch
-import torch_xla
 import torch_xla.core.xla_model as xm
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
+
+import torch_xla
 
 
 def make_model():

@@ -1,6 +1,8 @@
-"""The `surestep` command. It is outside the package because the package's import registers the device, which needs PyTorch, and `surestep --help` shouldn't wait for that.
+"""The `surestep` command. It is outside the package because the package's import registers the device, which needs PyTorch, and `surestep
+--help` shouldn't wait for that.
 
-The package object is made without running its ``__init__``, so that its command-line modules can be imported; a command that needs the device runs it.
+The package object is made without running its ``__init__``, so that its command-line modules can be imported; a command that needs the
+device runs it.
 """
 
 from __future__ import annotations

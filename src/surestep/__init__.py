@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from surestep._device import device, device_count, devices, manual_seed, real_devices
+from surestep.observe import advice as _advice  # noqa: F401 (listens from now on)
 from surestep.observe.metrics import Metrics, clear_metrics, metrics
 from surestep.tensor import process as _process
 from surestep.tensor.generator import Generator

@@ -80,7 +80,7 @@ def _cache(console: Console) -> bool:
     """JAX's own setting decides where compiled programs are kept; without it, each process compiles its own."""
     import jax
 
-    directory = jax.config.jax_compilation_cache_dir
+    directory = getattr(jax.config, "jax_compilation_cache_dir")  # noqa: B009 (its attributes are made at run time)
     if not directory:
         console.print("cache    none: each process compiles anew (JAX_COMPILATION_CACHE_DIR=DIRECTORY keeps what took more than a second)")
         return True

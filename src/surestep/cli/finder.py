@@ -1,7 +1,8 @@
 """Answers `import torch_xla` and its submodules with surestep.torch_xla, in one process and in the children that it spawns.
 
-Two parts. A directory on ``sys.path`` holds a package ``torch_xla`` and its distribution metadata: version checks find it, and so do child processes, to
-which multiprocessing hands the path. That package, once imported, installs the finder here, by which every ``torch_xla.x`` is the one module ``surestep.torch_xla.x``.
+Two parts. A directory on ``sys.path`` holds a package ``torch_xla`` and its distribution metadata: version checks find it, and so do
+child processes, to which multiprocessing hands the path. That package, once imported, installs the finder here, by which every
+``torch_xla.x`` is the one module ``surestep.torch_xla.x``.
 """
 
 from __future__ import annotations

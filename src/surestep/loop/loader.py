@@ -1,4 +1,6 @@
-"""Loaders that put batches on the device ahead of the loop, and make a boundary before each: `MpDeviceLoader` and what torch_xla builds it from."""
+"""Loaders that put batches on the device ahead of the loop, and make a boundary before each: `MpDeviceLoader` and what torch_xla builds
+it from.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ def to_device(batch: Any, device: torch.device) -> Any:
 class ParallelLoader:
     """Reads a loader ahead, on a thread of its own, and deals its batches to devices in turn.
 
-    The loader's iterator and its first batch are made on the caller's thread: the random numbers that shuffle the data are drawn there, at a point
+    The loader's iterator and its first batch are made on the caller's thread: the random numbers that shuffle the data are drawn there,
+    at a point
     of the program that doesn't depend on timing.
 
     Args:
@@ -34,7 +37,8 @@ class ParallelLoader:
         devices: Where the batches go: the i-th to ``devices[i % len(devices)]``.
         batchdim: Accepted as torch_xla has it.
         batches_per_execution: How many batches there are between two boundaries.
-        loader_prefetch_size: How many batches may wait; as torch_xla has it, beside ``device_prefetch_size``, of which the smaller counts here.
+        loader_prefetch_size: How many batches may wait; as torch_xla has it, beside ``device_prefetch_size``, of which the smaller counts
+            here.
         device_prefetch_size: How many batches may wait on each device.
         host_to_device_transfer_threads: Accepted as torch_xla has it: one thread fetches and moves.
         input_sharding: Needs SPMD, which isn't there yet.
@@ -52,7 +56,9 @@ class ParallelLoader:
         input_sharding: Any = None,
     ):
         if input_sharding is not None:
-            raise NotImplementedError("ParallelLoader: input_sharding needs SPMD, which surestep doesn't have yet. Leave it out for one device.")
+            raise NotImplementedError(
+                "ParallelLoader: input_sharding needs SPMD, which surestep doesn't have yet. Leave it out for one device."
+            )
         self._cpu_loader = cpu_loader
         self._devices = [torch.device(device) for device in devices]
         self._batches_per_execution = batches_per_execution
@@ -140,7 +146,8 @@ def _boundary() -> None:
 class MpDeviceLoader:
     """Wraps a ``DataLoader``: its batches come on the device, fetched and moved ahead, with a boundary before each.
 
-    ``for batch in MpDeviceLoader(loader, device)`` therefore needs no ``sync()``. What the loader has besides (``dataset``, ``batch_size``, ``sampler``) is had here too.
+    ``for batch in MpDeviceLoader(loader, device)`` therefore needs no ``sync()``. What the loader has besides (``dataset``,
+    ``batch_size``, ``sampler``) is had here too.
 
     Args:
         loader: The ``DataLoader``, or anything to iterate over.

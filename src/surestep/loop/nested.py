@@ -10,9 +10,11 @@ import torch
 
 
 def replaced(value: Any, convert: Callable[[Any], Any], kind: type = torch.Tensor) -> Any:
-    """The same structure with each tensor (or what else is of the kind) converted, once: what was shared stays shared. The given structure is left as it is.
+    """The same structure with each tensor (or what else is of the kind) converted, once: what was shared stays shared. The given
+    structure is left as it is.
 
-    Goes into mappings, lists, tuples (named ones too), sets, and objects with attributes; an object that holds no tensor is returned itself.
+    Goes into mappings, lists, tuples (named ones too), sets, and objects with attributes; an object that holds no tensor is returned
+    itself.
     """
     memo: dict[int, tuple[Any, Any]] = {}
 
@@ -64,7 +66,7 @@ def _filled(value: list, items: list) -> Any:
 
 def _object(value: Any, replace: Callable[[Any], Any], memo: dict[int, tuple[Any, Any]]) -> Any:
     attributes = getattr(value, "__dict__", None)
-    if not attributes or callable(value) and not isinstance(value, torch.nn.Module):
+    if not attributes or (callable(value) and not isinstance(value, torch.nn.Module)):
         return value
     memo[id(value)] = (value, value)  # an object that holds itself
     new = {name: replace(item) for name, item in attributes.items()}

@@ -33,7 +33,8 @@ def optimizer_step(
 
     Args:
         optimizer: Whose ``step()`` is called.
-        barrier: Make a boundary after it. Inside ``step()`` there is none: the block's end is one. Outside, the end of ``optimizer.step()`` is one by itself.
+        barrier: Make a boundary after it. Inside ``step()`` there is none: the block's end is one. Outside, the end of
+            ``optimizer.step()`` is one by itself.
         optimizer_args: Named arguments for ``optimizer.step()``.
         groups: Replica groups, as lists of ordinals; all replicas in one if None.
         pin_layout: Accepted as torch_xla has it; layouts are XLA's business here.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections import Counter, deque
@@ -35,6 +36,10 @@ class Timing:
         self.total += value
         self.samples.append((time.time(), value))
 
+    def copy(self) -> Timing:
+        """The same, of its own."""
+        return Timing(self.count, self.total, self.samples.copy())
+
 
 @dataclass
 class Metrics:
@@ -50,12 +55,17 @@ class Metrics:
     boundaries: Counter[Cause] = field(default_factory=Counter)
     implicit: Counter[Place] = field(default_factory=Counter)  # boundaries that the user didn't write
     fallbacks: Counter[Place] = field(default_factory=Counter)  # operations that ran on the host
+    empty: Counter[Cause] = field(default_factory=Counter)  # boundaries that the user wrote where nothing was left to run
     lifted: int = 0  # numbers that became inputs of a program on their second value
     evicted: int = 0  # how often the traces known so far were forgotten, to stay within bounds
 
+    _last_step: Place | None = field(default=None, repr=False)  # an optimizer's boundary that may turn out to be the user's own
+
     @property
     def steps(self) -> int:
-        """Training steps: ends of ``step()``, and of ``optimizer.step()`` outside one. Where there are neither: next batches, else syncs."""
+        """Training steps: ends of ``step()``, and of ``optimizer.step()`` outside one. Where there are neither: next batches, else
+        syncs.
+        """
         count = self.boundaries
         return count[Cause.STEP] + count[Cause.OPTIMIZER_STEP] or count[Cause.LOADER] or count[Cause.SYNC]
 
@@ -93,8 +103,17 @@ class Metrics:
             case "boundary":
                 self.boundaries[data["cause"]] += 1
                 self.values.add(data["values"])
+                place = Place(data["cause"].value, event.line)
                 if data["cause"].implicit:
-                    self.implicit[Place(data["cause"].value, event.line)] += 1
+                    self.implicit[place] += 1
+                self._last_step = place if data["cause"] is Cause.OPTIMIZER_STEP else None
+            case "nothing_pending":
+                self.empty[data["cause"]] += 1
+                if self._last_step is not None:  # optimizer.step(), then sync(): what the first has run is what the user asked the second
+                for
+                    self.implicit[self._last_step] -= 1
+                    self.implicit += Counter()  # drops zeros
+                    self._last_step = None
             case "fallback":
                 self.fallbacks[Place(data["operation"], event.line)] += 1
             case "transfer_in" | "transfer_out":
@@ -122,11 +141,11 @@ def _collect(event: Event) -> None:
 def metrics() -> Metrics:
     """The counters and timings as they are now: a copy, which later steps don't change."""
     with _lock:
-        copied = {
-            name: Timing(value.count, value.total, value.samples.copy()) if isinstance(value, Timing) else value
-            for name, value in ((name, value.copy() if isinstance(value, Counter) else value) for name, value in vars(_current).items())
-        }
-        return Metrics(**copied)
+        copied = copy.copy(_current)
+        for name, value in vars(_current).items():
+            if isinstance(value, (Timing, Counter)):
+                setattr(copied, name, value.copy())
+        return copied
 
 
 def clear_metrics() -> None:

@@ -10,39 +10,63 @@ from collections.abc import Callable
 from typing import Any
 
 MODULES = frozenset(
-    """torch_xla.core.dynamo_bridge torch_xla.core.xla_builder torch_xla.core.xla_op_registry torch_xla.debug.frame_parser_util
-    torch_xla.debug.graph_counter_plugin torch_xla.debug.metrics_compare_utils torch_xla.debug.metrics_saver torch_xla.debug.model_comparator
-    torch_xla.distributed.data_parallel torch_xla.distributed.fsdp torch_xla.distributed.spmd
-    torch_xla.distributed.zero_redundancy_optimizer torch_xla.experimental.assume_pure torch_xla.experimental.custom_kernel torch_xla.experimental.distributed_checkpoint
-    torch_xla.experimental.eager torch_xla.experimental.gradient_accumulation torch_xla.experimental.mark_pattern_utils torch_xla.experimental.pallas_kernels
-    torch_xla.experimental.pjrt torch_xla.experimental.pjrt_backend torch_xla.experimental.plugins torch_xla.experimental.quantized torch_xla.experimental.scan
-    torch_xla.experimental.scan_layers torch_xla.experimental.spmd_fully_sharded_data_parallel torch_xla.experimental.tpu torch_xla.experimental.while_loop
-    torch_xla.experimental.xla_quantized_matmul torch_xla.stablehlo torch_xla.tf_saved_model_integration torch_xla.utils.closures torch_xla.utils.keyd_queue
-    torch_xla.utils.gcsfs""".split()
+    f"torch_xla.{name}"
+    for name in (
+        *("core.dynamo_bridge", "core.xla_builder", "core.xla_op_registry"),
+        *(
+            "debug.frame_parser_util",
+            "debug.graph_counter_plugin",
+            "debug.metrics_compare_utils",
+            "debug.metrics_saver",
+            "debug.model_comparator",
+        ),
+        *("distributed.data_parallel", "distributed.fsdp", "distributed.spmd", "distributed.zero_redundancy_optimizer"),
+        *("experimental.assume_pure", "experimental.custom_kernel", "experimental.distributed_checkpoint", "experimental.eager"),
+        *("experimental.gradient_accumulation", "experimental.mark_pattern_utils", "experimental.pallas_kernels", "experimental.pjrt"),
+        *("experimental.pjrt_backend", "experimental.plugins", "experimental.quantized", "experimental.scan", "experimental.scan_layers"),
+        *(
+            "experimental.spmd_fully_sharded_data_parallel",
+            "experimental.tpu",
+            "experimental.while_loop",
+            "experimental.xla_quantized_matmul",
+        ),
+        *("stablehlo", "tf_saved_model_integration", "utils.closures", "utils.gcsfs", "utils.keyd_queue"),
+    )
 )
 
 NAMES = {
-    "torch_xla": "backends compile experimental_compile set_custom_compile_options stablehlo _found_libtpu",
-    "torch_xla._XLAC": """_flash_attention_backward _flash_attention_forward _flash_attention_position_ids_backward _flash_attention_position_ids_forward
-        _get_xla_tensors_dot _get_xla_tensors_hlo _get_xla_tensors_text _get_graph_hash _get_stablehlo _mark_dynamic _xla_mark_bounded_dynamic _xla_mark_sharding
-        _xla_mark_sharding_ _xla_all_reduce _xla_all_gather _xla_warm_up_cache _run_cached_graph OpSharding ShardingType XlaShardingSpec""",
-    "torch_xla.core.functions": "nms",
-    "torch_xla.core.xla_model": "CoalescingBuckets all_reduce_bucketized_gradients check_view_sharing get_stablehlo get_stablehlo_bytecode recv send",
-    "torch_xla.distributed.parallel_loader": "BatchTracker PerDeviceQueue",
-    "torch_xla.distributed.xla_backend": "ProcessGroupXla",
-    "torch_xla._internal.tpu": "get_tpu_env get_tpu_type get_worker_ips task_id worker_id",
-    "torch_xla.experimental": "compile eager_mode eager_mode_context is_eager_mode",
-    "torch_xla.runtime": "get_master_ip global_runtime_device_attributes use_spmd",
+    "torch_xla": {"_found_libtpu", "backends", "compile", "experimental_compile", "set_custom_compile_options"},
+    "torch_xla._XLAC": {
+        *("OpSharding", "ShardingType", "XlaShardingSpec", "_xla_mark_sharding", "_xla_mark_sharding_"),
+        *("_flash_attention_backward", "_flash_attention_forward"),
+        *("_flash_attention_position_ids_backward", "_flash_attention_position_ids_forward"),
+        *("_get_graph_hash", "_get_stablehlo", "_get_xla_tensors_dot", "_get_xla_tensors_hlo", "_get_xla_tensors_text"),
+        *("_mark_dynamic", "_run_cached_graph", "_xla_all_gather", "_xla_all_reduce", "_xla_mark_bounded_dynamic", "_xla_warm_up_cache"),
+    },
+    "torch_xla._internal.tpu": {"get_tpu_env", "get_tpu_type", "get_worker_ips", "task_id", "worker_id"},
+    "torch_xla.core.functions": {"nms"},
+    "torch_xla.core.xla_model": {
+        *("CoalescingBuckets", "all_reduce_bucketized_gradients", "check_view_sharing", "recv", "send"),
+        *("get_stablehlo", "get_stablehlo_bytecode"),
+    },
+    "torch_xla.distributed.parallel_loader": {"BatchTracker", "PerDeviceQueue"},
+    "torch_xla.distributed.xla_backend": {"ProcessGroupXla"},
+    "torch_xla.experimental": {"compile", "eager_mode", "eager_mode_context", "is_eager_mode"},
+    "torch_xla.runtime": {"get_master_ip", "global_runtime_device_attributes", "use_spmd"},
 }
 
 
 def getter(module: str) -> Callable[[str], Any]:
     """A module's ``__getattr__``: its submodules, imported when they are asked for; an error for the rest."""
-    later = frozenset(NAMES.get(module, "").split())
+    later = NAMES.get(module, frozenset())
 
     def __getattr__(name: str) -> Any:
         full = f"{module}.{name}"
-        if not name.startswith("__") and hasattr(sys.modules[f"surestep.{module}"], "__path__") and importlib.util.find_spec(f"surestep.{full}"):
+        if (
+            not name.startswith("__")
+            and hasattr(sys.modules[f"surestep.{module}"], "__path__")
+            and importlib.util.find_spec(f"surestep.{full}")
+        ):
             return importlib.import_module(f"surestep.{full}")
         if name in later or full in MODULES:
             raise _error(full)

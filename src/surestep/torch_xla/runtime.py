@@ -51,7 +51,10 @@ def device_type() -> str:
 def set_device_type(pjrt_device: str) -> None:
     """Chooses the platform (sets PJRT_DEVICE), before the device is first used."""
     if jax_devices.cache_info().currsize and pjrt_device.upper() != device_kind():
-        raise RuntimeError(f"set_device_type({pjrt_device!r}): the device is in use already, as {device_kind()}. Call it before anything is put on the device")
+        raise RuntimeError(
+            f"set_device_type({pjrt_device!r}): the device is in use already, as {device_kind()}. "
+            f"Call it before anything is put on the device"
+        )
     os.environ["PJRT_DEVICE"] = pjrt_device
 
 
@@ -108,7 +111,11 @@ def is_bf16_supported() -> bool:
 def runtime_device_attributes(device: torch.device | str) -> dict[str, Any]:
     """What JAX tells of a device."""
     found = jax_devices()[torch.device(device).index or 0]
-    return {"name": f"{device_kind()}:{found.local_hardware_id or 0}", "device_kind": found.device_kind, "process_index": found.process_index}
+    return {
+        "name": f"{device_kind()}:{found.local_hardware_id or 0}",
+        "device_kind": found.device_kind,
+        "process_index": found.process_index,
+    }
 
 
 def get_num_cached_compilation_graph() -> int:

@@ -11,18 +11,28 @@ from surestep.torch_xla import _later
 __all__ = ["GradScaler", "autocast"]
 
 
-class autocast(torch.amp.autocast_mode.autocast):  # noqa: N801 (torch_xla's name)
+class autocast(torch.amp.autocast_mode.autocast):
     """``torch.autocast`` on the xla device: bfloat16 unless another dtype is given."""
 
-    def __init__(self, device: torch.device | str = "xla", enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool = True):
+    def __init__(
+        self, device: torch.device | str = "xla", enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool = True
+    ):
         super().__init__("xla", enabled=enabled, dtype=dtype or torch.bfloat16, cache_enabled=cache_enabled)
 
 
 class GradScaler(torch.amp.GradScaler):
-    """``torch.amp.GradScaler`` for the xla device. Its ``step`` reads one value, which cuts the step, unless the optimizer is one of ``torch_xla.amp.syncfree``."""
+    """``torch.amp.GradScaler`` for the xla device. Its ``step`` reads one value, which cuts the step, unless the optimizer is one of
+    ``torch_xla.amp.syncfree``.
+    """
 
     def __init__(
-        self, init_scale: float = 2.0**16, growth_factor: float = 2.0, backoff_factor: float = 0.5, growth_interval: int = 2000, enabled: bool = True, **_: Any
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+        **_: Any,
     ):
         super().__init__("xla", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
 

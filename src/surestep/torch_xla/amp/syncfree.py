@@ -31,7 +31,9 @@ class _SyncFree(torch.optim.Optimizer):
             result = super().step(closure)
             kept = {id(tensor) for tensor, _ in before}
             # what this step has made (Adam's averages) begins at zero
-            before += [(tensor, torch.zeros_like(tensor)) for p in parameters for tensor in _tensors(self.state[p]) if id(tensor) not in kept]
+            before += [
+                (tensor, torch.zeros_like(tensor)) for p in parameters for tensor in _tensors(self.state[p]) if id(tensor) not in kept
+            ]
             for tensor, old in before:
                 tensor.copy_(torch.where(found.to(tensor.device) != 0, old, tensor))
         return result

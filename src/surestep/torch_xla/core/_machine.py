@@ -108,7 +108,9 @@ class MemoryInfo(TypedDict):
 
 
 def get_memory_info(device: Device = None) -> MemoryInfo:
-    """How much of the device's memory is in use. On the CPU, whose allocator doesn't tell, living arrays are counted, and the limit is the machine's memory."""
+    """How much of the device's memory is in use. On the CPU, whose allocator doesn't tell, living arrays are counted, and the limit is
+    the machine's memory.
+    """
     index = _index(device)
     stats = device_module.memory_stats(index)
     used = device_module.memory_allocated(index)

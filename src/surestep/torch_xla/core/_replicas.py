@@ -40,7 +40,7 @@ def is_master_ordinal(local: bool = True) -> bool:
 
 def master_print(*args: Any, fd: TextIO | None = None, local: bool = False, flush: bool = False) -> None:
     """Prints, on the master ordinal."""
-    print(*args, file=fd or sys.stdout, flush=flush)  # noqa: T201 (it is what the function is for)
+    print(*args, file=fd or sys.stdout, flush=flush)
 
 
 def all_reduce(reduce_type: str, inputs: Tensors, scale: float = 1.0, groups: Groups = None, pin_layout: bool = True) -> Tensors:
@@ -170,7 +170,7 @@ def _given(value: Tensors, output: Tensors | None) -> Tensors:
         return value.clone() if isinstance(value, torch.Tensor) else [tensor.clone() for tensor in value]
     if isinstance(value, torch.Tensor) != isinstance(output, torch.Tensor):
         raise TypeError(f"output must be like the input: a tensor for a tensor, a list for a list; it is a {type(output).__name__}")
-    pairs = [(output, value)] if isinstance(value, torch.Tensor) else list(zip(output, value, strict=True))
+    pairs: list[Any] = [(output, value)] if isinstance(value, torch.Tensor) else list(zip(output, value, strict=True))
     with torch.no_grad():
         for target, source in pairs:
             target.copy_(source)

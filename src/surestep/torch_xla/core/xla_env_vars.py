@@ -1,4 +1,6 @@
-"""torch_xla.core.xla_env_vars (`xenv`): names of environment variables, for scripts that set or read them. Of these, surestep itself reads PJRT_DEVICE and CPU_NUM_DEVICES."""
+"""torch_xla.core.xla_env_vars (`xenv`): names of environment variables, for scripts that set or read them. Of these, surestep itself
+reads PJRT_DEVICE and CPU_NUM_DEVICES.
+"""
 
 CLOUD_TPU_TASK_ID = "CLOUD_TPU_TASK_ID"
 CPU_NUM_DEVICES = "CPU_NUM_DEVICES"

@@ -1,4 +1,6 @@
-"""torch_xla.debug.metrics (`met`): the same names and text as torch_xla's, over surestep's own metrics. Scripts parse the text with regular expressions."""
+"""torch_xla.debug.metrics (`met`): the same names and text as torch_xla's, over surestep's own metrics. Scripts parse the text with
+regular expressions.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def _counters(found: Metrics) -> dict[str, int]:
     counters = {
         "UncachedCompile": found.compile.count,
         "CachedCompile": found.run.count - found.compile.count,
-        "MarkStep": sum(count for cause, count in found.boundaries.items() if not cause.implicit),
+        "MarkStep": sum(count for cause, count in (found.boundaries + found.empty).items() if not cause.implicit),
     }
     for place, count in found.fallbacks.items():
         name = _aten(place.what)
@@ -95,7 +97,9 @@ def metric_names() -> list[str]:
 
 
 def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
-    """How many samples a metric has had, their sum, and the last of them as (time, value); None for one without. Times are in nanoseconds."""
+    """How many samples a metric has had, their sum, and the last of them as (time, value); None for one without. Times are in
+    nanoseconds.
+    """
     metric = _METRICS.get(name)
     timing = metric.timing(metrics()) if metric else None
     if metric is None or timing is None or not timing.count:
@@ -149,5 +153,7 @@ def _metric_text(name: str, metric: _Metric, found: Metrics) -> str:
         lines.append(f"  ValueRate: {metric.text(sum(values) / passed)} / second")
         lines.append(f"  Rate: {len(values) / passed:g} / second")
     values.sort()
-    lines.append("  Percentiles: " + "; ".join(f"{percent}%={metric.text(values[percent * len(values) // 100])}" for percent in _PERCENTILES))
+    lines.append(
+        "  Percentiles: " + "; ".join(f"{percent}%={metric.text(values[percent * len(values) // 100])}" for percent in _PERCENTILES)
+    )
     return "\n".join(lines) + "\n"

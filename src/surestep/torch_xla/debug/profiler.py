@@ -48,7 +48,9 @@ def trace(service_addr: str, logdir: str, duration_ms: int = 1000, **options: An
     """
     host, _, port = service_addr.removeprefix("http://").rpartition(":")
     if host not in ("localhost", "127.0.0.1") or not port.isdigit() or int(port) not in _ports:
-        raise RuntimeError(f"xp.trace: {service_addr!r} isn't a server of this process. Profile another process from xprof or TensorBoard instead")
+        raise RuntimeError(
+            f"xp.trace: {service_addr!r} isn't a server of this process. Profile another process from xprof or TensorBoard instead"
+        )
     start_trace(logdir)
     try:
         time.sleep(duration_ms / 1000)

@@ -14,7 +14,12 @@ __all__ = ["MpModelWrapper", "MpSerialExecutor", "launch", "spawn"]
 
 
 def spawn(
-    fn: Callable[..., Any], args: tuple = (), nprocs: int | None = None, join: bool = True, daemon: bool = False, start_method: str = "spawn"
+    fn: Callable[..., Any],
+    args: tuple = (),
+    nprocs: int | None = None,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
 ) -> None:
     """Calls ``fn(0, *args)`` in this process: one process with one device.
 
@@ -46,8 +51,8 @@ def _refuse_more(caller: str, processes: int | None) -> None:
     else:
         return
     raise NotImplementedError(
-        f"{caller}: {what}, and surestep runs one process with one device so far. Pass nprocs=1 (torch_xla.launch: debug_single_process=True), "
-        f"and start the script once, without torchrun."
+        f"{caller}: {what}, and surestep runs one process with one device so far. "
+        f"Pass nprocs=1 (torch_xla.launch: debug_single_process=True), and start the script once, without torchrun."
     )
 
 

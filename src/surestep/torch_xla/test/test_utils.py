@@ -19,11 +19,15 @@ def get_summary_writer(logdir: str | None) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ImportError(f"get_summary_writer({logdir!r}) writes for TensorBoard, which isn't installed: pip install tensorboard") from error
+        raise ImportError(
+            f"get_summary_writer({logdir!r}) writes for TensorBoard, which isn't installed: pip install tensorboard"
+        ) from error
     return SummaryWriter(log_dir=logdir)
 
 
-def write_to_summary(writer: Any, global_step: int | None = None, dict_to_write: Mapping[str, float] | None = None, write_xla_metrics: bool = False) -> None:
+def write_to_summary(
+    writer: Any, global_step: int | None = None, dict_to_write: Mapping[str, float] | None = None, write_xla_metrics: bool = False
+) -> None:
     """Writes numbers, and surestep's own metrics if asked; does nothing without a writer."""
     if writer is None:
         return
@@ -47,7 +51,16 @@ def print_training_update(
     device: Any, step: int, loss: float, rate: float, global_rate: float, epoch: int | None = None, summary_writer: Any = None
 ) -> None:
     """One line on how the training stands."""
-    _say("Training", Device=device, Epoch=epoch, Step=step, Loss=f"{loss:.5f}", Rate=f"{rate:.2f}", GlobalRate=f"{global_rate:.2f}", Time=now())
+    _say(
+        "Training",
+        Device=device,
+        Epoch=epoch,
+        Step=step,
+        Loss=f"{loss:.5f}",
+        Rate=f"{rate:.2f}",
+        GlobalRate=f"{global_rate:.2f}",
+        Time=now(),
+    )
     write_to_summary(summary_writer, dict_to_write={"examples/sec": rate, "average_examples/sec": global_rate})
 
 

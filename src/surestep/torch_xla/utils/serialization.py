@@ -30,7 +30,8 @@ def _file(path: str, tid: int) -> str:
 
 
 def save(data: Any, path: str, master_only: bool = True, global_master: bool = False) -> None:
-    """Saves any nesting of Python objects: each tensor of the device in a file of its own, so that they never are in the host's memory together.
+    """Saves any nesting of Python objects: each tensor of the device in a file of its own, so that they never are in the host's memory
+    together.
 
     Args:
         data: What to save.

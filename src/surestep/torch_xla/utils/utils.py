@@ -44,7 +44,12 @@ class FnDataGenerator:
     """So many batches of ``(data, func(data))``, with ``data`` made by ``gen_tensor(batch_size, *dims)``."""
 
     def __init__(
-        self, func: Callable[[torch.Tensor], Any], batch_size: int, gen_tensor: Callable[..., torch.Tensor], dims: Iterable[int] | None = None, count: int = 1
+        self,
+        func: Callable[[torch.Tensor], Any],
+        batch_size: int,
+        gen_tensor: Callable[..., torch.Tensor],
+        dims: Iterable[int] | None = None,
+        count: int = 1,
     ):
         self._func = func
         self._batch_size = batch_size

@@ -1,0 +1,89 @@
+"""`make test-matrix`: the quick tests on the ends of the supported range. What can't be had here (an interpreter, a wheel) is said, and
+skipped.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+QUICK = ["tests/test_tiny.py", "tests/test_import.py"]
+TOOLS = ["numpy", "click", "rich", "pytest", "pytest-timeout", "hatchling"]
+
+
+class Corner(NamedTuple):
+    python: str
+    torch: str
+    jax: str
+
+
+CORNERS = [
+    Corner("3.11", "2.13.*", "0.10.*"),
+    Corner("3.12", "2.15.*", "0.12.*"),
+    Corner("3.13", "2.15.*", "0.12.*"),
+]
+
+
+def interpreter(version):
+    """A Python of this version that works: on the path (a shim may have none behind it), or among pyenv's."""
+    pyenv = pathlib.Path(os.environ.get("PYENV_ROOT") or pathlib.Path.home() / ".pyenv")
+    for path in (shutil.which(f"python{version}"), *sorted(pyenv.glob(f"versions/{version}.*/bin/python"))):
+        if path and subprocess.run([path, "--version"], capture_output=True).returncode == 0:
+            return path
+    return None
+
+
+def cpu_wheel(python, requirement, folder):
+    """Fetches torch alone. A build that wants CUDA's packages is left: it would pull gigabytes of them in."""
+    fetched = subprocess.run(
+        [python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, requirement], capture_output=True, text=True
+    )
+    wheels = sorted(pathlib.Path(folder).glob("torch-*.whl"))
+    if fetched.returncode != 0 or not wheels:
+        return None, "no wheel"
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        needs = wheel.read(metadata).decode()
+    if "Requires-Dist: nvidia-" in needs or "Requires-Dist: cuda" in needs:
+        return None, "only a CUDA build"
+    return wheels[0], ""
+
+
+def run(corner):
+    """True: passed. False: failed. A string: why it was skipped."""
+    base = interpreter(corner.python)
+    if base is None:
+        return f"no Python {corner.python}"
+    with tempfile.TemporaryDirectory() as folder:
+        python = f"{folder}/venv/bin/python"
+        subprocess.run([base, "-m", "venv", f"{folder}/venv"], check=True)
+        wheel, why = cpu_wheel(python, f"torch=={corner.torch}", folder)
+        if wheel is None:
+            return f"torch {corner.torch}: {why}"
+        installed = subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", str(wheel), f"jax=={corner.jax}", *TOOLS], capture_output=True, text=True
+        )
+        if installed.returncode != 0:
+            return f"can't be installed: {installed.stderr.strip().splitlines()[-1]}"
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", str(ROOT)], check=True)
+        return subprocess.run([python, "-m", "pytest", "-q", *QUICK], cwd=ROOT).returncode == 0
+
+
+def main():
+    failed = False
+    for corner in CORNERS:
+        name = f"Python {corner.python}, torch {corner.torch}, jax {corner.jax}"
+        print(f"== {name}", flush=True)
+        result = run(corner)
+        failed |= result is False
+        print(f"== {name}: {'passed' if result is True else 'FAILED' if result is False else 'skipped, ' + result}", flush=True)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
