@@ -31,7 +31,7 @@ weight_before = model[0].weight.detach().clone()
 torch_xla.sync()
 weight_before_cpu = weight_before.cpu()
 
-for step in range(options.steps):
+for _ in range(options.steps):
     loss = nn.functional.mse_loss(model(x), target)
     loss.backward()
     if options.fixed:

@@ -16,7 +16,8 @@ _WORDS = {
     "Put the iteration into `with torch_xla.step():` (surestep.step), and it is one program by what you wrote",
     Cause.VALUE: "reading a value cuts the step in two, and the device waits for the host. "
     "Read it after the step, or hand it to add_step_closure, which is called when the step has run",
-    Cause.PRINT: "printing a tensor cuts the step in two, and the device waits for the host. Print it from add_step_closure, or after the step",
+    Cause.PRINT: "printing a tensor cuts the step in two, and the device waits for the host. "
+    "Print it from add_step_closure, or after the step",
     Cause.SHAPE: "a shape depends on values here, which cuts the step in two. "
     "A mask (torch.where) or a fixed size (topk, padding) keeps it one program",
     Cause.TRANSFER: "moving a tensor to another device cuts the step in two. Move it after the step, or from add_step_closure",

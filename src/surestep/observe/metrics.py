@@ -109,8 +109,8 @@ class Metrics:
                 self._last_step = place if data["cause"] is Cause.OPTIMIZER_STEP else None
             case "nothing_pending":
                 self.empty[data["cause"]] += 1
-                if self._last_step is not None:  # optimizer.step(), then sync(): what the first has run is what the user asked the second
-                for
+                # optimizer.step(), then sync(): what the first has run is what the user asked the second for
+                if self._last_step is not None:
                     self.implicit[self._last_step] -= 1
                     self.implicit += Counter()  # drops zeros
                     self._last_step = None
