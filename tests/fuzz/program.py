@@ -283,7 +283,7 @@ def describe(tensor: torch.Tensor) -> tuple:
 
 
 def alias(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+    return a.numel() > 0 and b.numel() > 0 and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 UNDEFINED_ON_ALIASES = {4, 5, 9}  # out= of another size over the operand's own memory, addmm_ into its operand: the CPU reads what it has just written

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from surestep.execute.program import Program
 
 LOCK = threading.RLock()
-SOFT_LIMIT = 1_000  # values: from here on the trace is cut where the user's program comes by its first line again
-HARD_LIMIT = 20_000  # values: cut anywhere
+SOFT_LIMIT = 1_000  # values: from here on the trace is cut where the user's program passes the anchor
+HARD_LIMIT = 10_000  # values: cut anywhere
 SUPERSET_USES = 8  # so often a program with outputs too many is used before the exact one is compiled
 
 _serials = itertools.count(1)
@@ -41,6 +41,7 @@ class Recorder:
         self.device = device
         self.trie = Trie()
         self.in_step = 0  # how many step()s are open
+        self.anchor: tuple | None = None
         self.begin()
 
     def begin(self) -> None:
@@ -59,8 +60,8 @@ class Recorder:
         self.written: list[weakref.ref[Storage]] = []
         self.protected: list[Any] = []
         self.seeds: dict[Any, tuple[Ref, int]] = {}  # by generator and seed: the seed's value, and the offset that it holds
-        self.limit = 0  # when `count` reaches it, check_limit() is to be called before an operation is recorded
-        self.first_stack: tuple = ()
+        self.limit = SOFT_LIMIT  # when `count` reaches it, check_limit() is to be called before an operation is recorded
+        self.anchor_until = SOFT_LIMIT if self.anchor is None else 2 * SOFT_LIMIT
 
     # Recording
 
@@ -182,12 +183,18 @@ class Recorder:
     # Cutting
 
     def check_limit(self) -> None:
-        """A trace that nobody cuts must not grow for ever; and where it is cut must not depend on how long the loop's body is,
-        or each cut would be another program. So it is cut where the program passes its first line again."""
-        if self.limit == 0:
-            self.first_stack, self.limit = frames.user_stack(), SOFT_LIMIT
-        elif self.count >= HARD_LIMIT or (not self.in_step and frames.user_stack() == self.first_stack):
+        """A trace that nobody cuts must not grow for ever; and where it is cut must not depend on how long the loop's body is, or each cut
+        would be another program. So it is cut where the user's program passes one place (its whole stack of lines) again: the anchor."""
+        if self.count >= HARD_LIMIT:
             self.cut(Cause.LIMIT)
+        elif self.in_step:
+            self.limit = HARD_LIMIT
+        else:
+            stack = frames.user_stack()
+            if stack == self.anchor:
+                self.cut(Cause.LIMIT)
+            elif self.count >= self.anchor_until:
+                self.anchor, self.anchor_until = stack, self.count + SOFT_LIMIT
 
     def pending(self) -> dict[int, Storage]:
         """The storages whose value is still to be computed, by the SSA index of their value."""
