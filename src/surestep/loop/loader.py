@@ -13,16 +13,19 @@ from typing import Any
 import torch
 
 from surestep.loop.boundaries import boundary, in_step
-from surestep.loop.nested import replaced
+from surestep.loop.nested import is_tensor, replaced
 from surestep.loop.prefetch import Buffer, fill
 from surestep.observe.events import Cause
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
     """The batch, any nesting of Python objects, with its CPU tensors on the device."""
-    if not isinstance(batch, torch.Tensor) and callable(getattr(batch, "to", None)):
-        return batch.to(device)  # PackedSequence, a tokenizer's BatchEncoding, a graph: they know best
-    return replaced(batch, lambda tensor: tensor.to(device) if tensor.device.type == "cpu" else tensor)
+    return replaced(batch, lambda value: value if is_tensor(value) and value.device.type != "cpu" else value.to(device), _can_move)
+
+
+def _can_move(value: Any) -> bool:
+    """Tensors, and what knows best how to move itself: a PackedSequence, a tokenizer's BatchEncoding, a graph."""
+    return is_tensor(value) or (not isinstance(value, type) and callable(getattr(value, "to", None)))
 
 
 class ParallelLoader:

@@ -9,19 +9,23 @@ from typing import Any
 import torch
 
 
-def replaced(value: Any, convert: Callable[[Any], Any], kind: type = torch.Tensor) -> Any:
-    """The same structure with each tensor (or what else is of the kind) converted, once: what was shared stays shared. The given
-    structure is left as it is.
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor."""
+    return isinstance(value, torch.Tensor)
 
-    Goes into mappings, lists, tuples (named ones too), sets, and objects with attributes; an object that holds no tensor is returned
-    itself.
+
+def replaced(value: Any, convert: Callable[[Any], Any], select: Callable[[Any], bool] = is_tensor) -> Any:
+    """The same structure with each tensor (or what else is selected) converted, once: what was shared stays shared.
+
+    The given structure is left as it is. Goes into mappings, lists, tuples (named ones too), sets, and objects with attributes; an object
+    that holds no tensor is returned itself.
     """
     memo: dict[int, tuple[Any, Any]] = {}
 
     def replace(value: Any) -> Any:
         if id(value) not in memo:
             # the original is kept beside its replacement, so that its id is nobody else's meanwhile
-            memo[id(value)] = (value, convert(value) if isinstance(value, kind) else _rebuilt(value, replace, memo))
+            memo[id(value)] = (value, convert(value) if select(value) else _rebuilt(value, replace, memo))
         return memo[id(value)][1]
 
     return replace(value)

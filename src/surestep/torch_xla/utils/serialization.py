@@ -59,4 +59,4 @@ def load(path: str) -> Any:
             read[reference.tid] = torch.load(_file(path, reference.tid))
         return read[reference.tid]
 
-    return replaced(torch.load(path, weights_only=False), tensor, kind=TensorReference)
+    return replaced(torch.load(path, weights_only=False), tensor, lambda value: isinstance(value, TensorReference))

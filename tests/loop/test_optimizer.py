@@ -1,0 +1,42 @@
+"""optimizer_step over one replica."""
+
+import torch
+
+import surestep
+from surestep.loop.optimizer import gradients, reduce_gradients
+
+
+def one_parameter():
+    parameter = torch.nn.Parameter(torch.ones(2, device="xla"))
+    optimizer = torch.optim.SGD([parameter, torch.nn.Parameter(torch.ones(1, device="xla"))], lr=0.5)
+    (parameter * 3).sum().backward()
+    return parameter, optimizer
+
+
+def test_it_steps_and_returns_what_the_optimizer_returns():
+    parameter, optimizer = one_parameter()
+    assert surestep.optimizer_step(optimizer, optimizer_args={"closure": lambda: 7}) == 7
+    assert parameter.tolist() == [-0.5, -0.5]
+
+
+def test_inside_a_step_it_makes_no_boundary(metrics):
+    with surestep.step():
+        parameter, optimizer = one_parameter()
+        surestep.optimizer_step(optimizer, barrier=True)
+        assert metrics().run.count == 0
+    assert metrics().to_dict()["boundaries"] == {"end of step()": 1}
+    assert parameter.tolist() == [-0.5, -0.5]
+
+
+def test_outside_one_it_makes_one(metrics):
+    parameter, optimizer = one_parameter()
+    surestep.optimizer_step(optimizer, barrier=True)
+    assert metrics().run.count == 1
+    assert parameter.tolist() == [-0.5, -0.5]
+
+
+def test_gradients_are_those_that_are_there():
+    parameter, optimizer = one_parameter()
+    assert [gradient is parameter.grad for gradient in gradients(optimizer)] == [True]
+    reduce_gradients(optimizer)
+    assert parameter.grad.tolist() == [3.0, 3.0]
