@@ -28,9 +28,7 @@ def _scores(query, key, mask, is_causal, scale):
     if is_causal:
         row, column = (lax.broadcasted_iota(np.dtype(np.int32), scores.shape[-2:], d) for d in (0, 1))
         scores = jnp.where(column <= row, scores, -jnp.inf)
-    if mask is None:
-        return scores
-    return jnp.where(mask, scores, -jnp.inf) if mask.dtype == np.bool_ else scores + mask.astype(scores.dtype)
+    return scores if mask is None else scores + mask.astype(scores.dtype)
 
 
 def _spread_heads(query, *tensors):

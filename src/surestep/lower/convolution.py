@@ -79,6 +79,7 @@ class Convolution(NamedTuple):
 
     @classmethod
     def of(cls, n, stride, padding, dilation, is_transposed, output_padding, groups):
+        """One int, or a list of one, counts for all of the ``n`` spatial dimensions."""
         stride, padding, dilation, output_padding = (ints(v, n) for v in (stride, padding, dilation, output_padding))
         return cls(stride, padding, dilation, is_transposed, output_padding, groups)
 

@@ -119,7 +119,8 @@ def _masked_values(x, mask, at, values):
     """For ``x[:, mask] = values`` with the mask at dimension ``at``: the mask and the values over all of ``x``.
 
     ``values`` broadcasts to (before, count, after), where count is how many the mask picks: if it has a value for each, they
-    are read by rank among the picked."""
+    are read by rank among the picked.
+    """
     after = x.ndim - at - mask.ndim
     values = values.reshape((1,) * (at + 1 + after - values.ndim) + values.shape)
     if values.shape[at] == 1:

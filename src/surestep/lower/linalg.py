@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import jax.scipy.linalg
 import numpy as np
 from jax import lax
 
+from surestep.lower.shared import opmath
 from surestep.lower.spec import lowering
 
 _INT32 = np.dtype(np.int32)
@@ -14,6 +16,13 @@ _INT32 = np.dtype(np.int32)
 
 def _zeros(out):
     return tuple(jnp.zeros(o.shape, o.dtype) for o in out)
+
+
+def _identity(out):
+    """Identity matrices, or zeros where ``out`` isn't one of matrices: the factors of an empty matrix."""
+    if len(out.shape) < 2:
+        return jnp.zeros(out.shape, out.dtype)
+    return jnp.broadcast_to(jnp.eye(*out.shape[-2:], dtype=out.dtype), out.shape)
 
 
 def _adjoint(x):
@@ -86,8 +95,7 @@ def _unpacked(packed, permutation, dtype):
 def lu(out, a, *, pivot=True):
     _needs_pivots(pivot)
     if a.size == 0:
-        identity = jnp.broadcast_to(jnp.eye(a.shape[-2], dtype=a.dtype), out[0].shape)
-        return identity, jnp.broadcast_to(jnp.eye(*out[1].shape[-2:], dtype=a.dtype), out[1].shape), jnp.zeros(out[2].shape, a.dtype)
+        return _identity(out[0]), _identity(out[1]), jnp.zeros(out[2].shape, a.dtype)
     packed, _, permutation, _ = _lu(a)
     return _unpacked(packed, permutation, a.dtype)
 
@@ -105,7 +113,7 @@ def lu_unpack(out, packed, pivots, unpack_data=True, unpack_pivots=True):
 
 
 def _lu_solve(packed, permutation, b, adjoint):
-    """x of A x = b (or of its adjoint), where the rows of A in the order ``permutation`` are L U."""
+    """The solution of A x = b (or of its adjoint), where the rows of A in the order ``permutation`` are L U."""
     batch = jnp.broadcast_shapes(packed.shape[:-2], b.shape[:-2])
     packed, b = _batched(batch, packed, b)
     permutation = jnp.broadcast_to(permutation, (*batch, permutation.shape[-1]))
@@ -145,18 +153,14 @@ def triangular_solve(out, b, a, upper=True, transpose=False, unitriangular=False
 def qr(out, a, mode="reduced"):
     rank = min(a.shape[-2:])
     if rank == 0 or a.size == 0:
-        rows = out[0].shape[-2] if len(out[0].shape) > 1 else 0
-        identity = jnp.eye(rows, out[0].shape[-1], dtype=a.dtype) if rows else jnp.zeros((), a.dtype)
-        return jnp.broadcast_to(identity, out[0].shape), jnp.zeros(out[1].shape, out[1].dtype)
+        return _identity(out[0]), jnp.zeros(out[1].shape, out[1].dtype)
     q, r = lax.linalg.qr(a, full_matrices=mode == "complete")
     return (jnp.zeros(out[0].shape, a.dtype) if mode == "r" else q), r
 
 
 def svd(out, a, full_matrices=False, compute_uv=True, *, driver=None):
     if a.size == 0:
-        identity = [jnp.broadcast_to(jnp.eye(*o.shape[-2:], dtype=o.dtype), o.shape) if len(o.shape) > 1 else None for o in (out[0], out[2])]
-        empty = _zeros(out)
-        return tuple(e if i is None else i for i, e in zip((identity[0], None, identity[1]), empty, strict=True))
+        return tuple(_identity(o) if compute_uv else jnp.zeros(o.shape, o.dtype) for o in out)
     if not compute_uv:
         values = jnp.linalg.svd(a, compute_uv=False)
         return jnp.zeros(out[0].shape, out[0].dtype), values, jnp.zeros(out[2].shape, out[2].dtype)
@@ -180,7 +184,8 @@ def householder_product(out, a, tau):
 
 
 def matrix_exp(out, a):
-    return jax.scipy.linalg.expm(a) if a.size else a
+    with jax.default_matmul_precision("highest"):
+        return jax.scipy.linalg.expm(a.astype(opmath(a.dtype))).astype(a.dtype) if a.size else a
 
 
 TABLE = {

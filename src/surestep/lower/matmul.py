@@ -49,11 +49,14 @@ def plain(multiply):
 
 
 def scaled_sum(input, product, beta, alpha, out):
-    """``beta * input + alpha * product``; a beta that is the number 0 leaves nan in ``input`` out."""
+    """``beta * input + alpha * product``; a beta of 0 leaves nan in ``input`` out."""
     dtype = product.dtype
     result = product if _is(alpha, 1) else product * number(alpha, dtype)
-    if not _is(beta, 0):
-        result = result + (input.astype(dtype) if _is(beta, 1) else input.astype(dtype) * number(beta, dtype))
+    if _is(beta, 1):
+        result = result + input.astype(dtype)
+    elif not _is(beta, 0):
+        beta = number(beta, dtype)
+        result = result + jnp.where(beta == 0, beta, beta * input.astype(dtype))
     return jnp.broadcast_to(result, out.shape).astype(out.dtype)
 
 

@@ -1,0 +1,38 @@
+"""Copies of complex views against CPU eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from structured import Family
+
+aten = torch.ops.aten
+
+
+def z():
+    return torch.randn(3, 4, dtype=torch.complex64)
+
+
+FAMILY = Family(
+    "complex",
+    cases={
+        "view_as_real_copy.default": lambda: aten.view_as_real_copy(z()),
+        "view_as_complex_copy.default": lambda: aten.view_as_complex_copy(torch.randn(3, 4, 2)),
+        "_conj_copy.default": lambda: aten._conj_copy(z()),
+        "_neg_view_copy.default": lambda: aten._neg_view_copy(z()),
+    },
+)
+
+
+@pytest.mark.parametrize(("op", "dtype"), FAMILY.parameters(), ids=FAMILY.name)
+def test_samples(op, dtype):
+    FAMILY.check_samples(op, dtype)
+
+
+@pytest.mark.parametrize("case", FAMILY.cases)
+def test_case(case):
+    FAMILY.check_case(case)
+
+
+def test_keys():
+    FAMILY.check_keys()
