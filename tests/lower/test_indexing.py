@@ -45,6 +45,7 @@ def at(*values):
 ROWS, COLUMNS = at(0, -1, 2), at(1, 1, -5)
 MASK = torch.rand(4, 5) > 0.5
 CASES = {
+    "scatter.reduce": lambda: aten.scatter.reduce(torch.randn(3, 4), 1, at((0, 0), (1, 1)), torch.randn(2, 2), reduce="add"),
     "_index_put_impl.default": lambda: aten._index_put_impl(x(), [ROWS], torch.randn(5, 6), True),
     "_unsafe_index.Tensor": lambda: aten._unsafe_index(x(), [None, ROWS, None]),
     "_unsafe_index_put.default": lambda: aten._unsafe_index_put(x(), [ROWS, COLUMNS], torch.tensor(2.0)),

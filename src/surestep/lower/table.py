@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+from typing import TYPE_CHECKING
 
-from surestep.lower.spec import Lowering
+if TYPE_CHECKING:
+    from surestep.lower.spec import Lowering
 
 FAMILIES = (
     # elementwise and reductions
@@ -28,6 +30,7 @@ FAMILIES = (
     "pooling",
     "normalization",
     "embedding",
+    "embeddingbag",
     "interpolation",
     "gridsample",
     "distance",
