@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import jax
 import pytest
 import torch
+from checks import to_jax, to_torch
 from structured import Family
+
+from surestep.lower import pooling
 
 aten = torch.ops.aten
 OPS = tuple(
@@ -74,3 +78,15 @@ def test_case(case):
 
 def test_keys():
     FAMILY.check_keys()
+
+
+@pytest.mark.parametrize("geometry", [([3, 3], [2, 2], [1, 1], [1, 1]), ([2, 3], [1, 2], [1, 0], [2, 1]), ([2, 2], [3, 3], [0, 0], [1, 1])])
+def test_gradients_are_selected_as_they_are_scattered(geometry):
+    """What accelerators do, and the CPU doesn't."""
+    x = torch.randn(2, 3, 9, 10)
+    values, positions = aten.max_pool2d_with_indices(x, *geometry)
+    grad = torch.randn_like(values)
+    expected = aten.max_pool2d_with_indices_backward(grad, x, *geometry, False, positions)
+    with jax.enable_x64(True):
+        selected = pooling._selected(to_jax(grad), to_jax(positions), pooling.windows((9, 10), values.shape[2:], *geometry), x.shape)
+    torch.testing.assert_close(to_torch(selected), expected)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from surestep.lower.shared import along, opmath, transposed
+from surestep.lower.shared import along, opmath, strided, transposed
 from surestep.lower.spec import lowering
 
 _LARGEST_MATRIX = 2**22  # a dimension's weights are no longer made a matrix beyond this many elements
@@ -90,12 +90,19 @@ def _antialiased_taps(size, out_size, align_corners, scale, dtype, *, kernel, re
     return Taps(np.minimum(start + k, size - 1), (weight / np.where(total == 0, 1, total)).astype(dtype))
 
 
+def _factor(size: int, taps: Taps) -> int:
+    """How often every input element is repeated, where that is all there is to do; else 0."""
+    out_size = taps.index.shape[1]
+    factor = out_size // size
+    repeats = taps.weight is None and factor * size == out_size and (taps.index[0] == np.arange(out_size) // max(factor, 1)).all()
+    return factor if repeats else 0
+
+
 def _resized_along(x, axis, taps):
-    size, out_size = x.shape[axis], taps.index.shape[1]
+    factor = _factor(x.shape[axis], taps)
+    if factor:
+        return jnp.repeat(x, factor, axis, total_repeat_length=taps.index.shape[1])
     if taps.weight is None:
-        factor = out_size // size
-        if factor * size == out_size and (taps.index[0] == np.arange(out_size) // factor).all():
-            return jnp.repeat(x, factor, axis, total_repeat_length=out_size)
         return jnp.take(x, taps.index[0], axis)
     terms = [
         jnp.take(x, index, axis) * along(weight, axis, x.ndim) for index, weight in zip(taps.index, taps.weight, strict=True)
@@ -104,43 +111,50 @@ def _resized_along(x, axis, taps):
 
 
 def _spread_along(grad, axis, taps, size):
-    """The adjoint, as a matrix product: scattering is slow on XLA:CPU."""
+    """The adjoint, as sums of slices or a matrix product: scattering is slow on XLA:CPU."""
     out_size = grad.shape[axis]
-    if taps.weight is None or size * out_size > _LARGEST_MATRIX:
+    factor = _factor(size, taps)
+    if factor:
+        return functools.reduce(jnp.add, [strided(grad, axis, k, size, factor) for k in range(factor)])
+    if size * out_size > _LARGEST_MATRIX:
         shape = [size if d == axis else n for d, n in enumerate(grad.shape)]
         return transposed(lambda v: _resized_along(v, axis, taps), shape, grad.dtype)(grad)
     matrix = np.zeros((size, out_size), grad.dtype)
-    np.add.at(matrix, (taps.index, np.broadcast_to(np.arange(out_size), taps.index.shape)), taps.weight)
+    weight = np.ones(taps.index.shape, grad.dtype) if taps.weight is None else taps.weight
+    np.add.at(matrix, (taps.index, np.broadcast_to(np.arange(out_size), taps.index.shape)), weight)
     product = lax.dot_general(grad, jnp.asarray(matrix), (((axis,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)
     return jnp.moveaxis(product, -1, axis)
 
 
-def _axes(rank, shape, out_shape, align_corners, scales, dtype, taps):
-    """The taps of every dimension whose sampling isn't the identity."""
-    scales = scales or (None,) * rank
-    for i in range(rank):
-        axis = len(shape) - rank + i
-        yield axis, taps(shape[axis], out_shape[axis], align_corners, scales[i], dtype)
-
-
 def upsampling(taps: Callable[..., Taps], rank: int, aligned: bool):
     """Lowerings of an upsampling and its backward; ``aligned`` ones have the argument ``align_corners``."""
+    exact = taps in (_NEAREST, _NEAREST_EXACT)
+
+    def axes(shape, out_shape, options, dtype):
+        align_corners, *scales = options if aligned else (False, *options)
+        first = len(shape) - rank
+        scales = scales or (None,) * rank
+        return [(first + i, taps(shape[first + i], out_shape[first + i], align_corners, scales[i], dtype)) for i in range(rank)]
 
     def forward(out, x, _output_size, *options):
-        align_corners, *scales = options if aligned else (False, *options)
-        dtype = opmath(x.dtype) if jnp.issubdtype(x.dtype, np.floating) else np.dtype(np.float32)
-        wide = x if taps is _NEAREST or taps is _NEAREST_EXACT else x.astype(dtype)
-        for axis, t in _axes(rank, x.shape, out.shape, align_corners, scales, dtype, taps):
-            wide = _resized_along(wide, axis, t)
-        return (wide if jnp.issubdtype(x.dtype, np.floating) or wide.dtype == x.dtype else jnp.round(wide)).astype(out.dtype)
+        floating = jnp.issubdtype(x.dtype, np.floating)
+        dtype = opmath(x.dtype) if floating else np.dtype(np.float32)
+        resized = x if exact else x.astype(dtype)
+        each = axes(x.shape, out.shape, options, dtype)
+        # whole rows are repeated faster than elements: the small image gets its elements repeated first
+        for axis, t in each if floating and not exact else each[::-1]:
+            resized = _resized_along(resized, axis, t)
+            if not floating and not exact:  # images of bytes, which PyTorch rounds after each dimension
+                resized = jnp.clip(jnp.round(resized), 0, 255)
+        return resized.astype(out.dtype)
 
     def backward(out, grad, _output_size, _input_size, *options):
-        align_corners, *scales = options if aligned else (False, *options)
-        dtype = opmath(grad.dtype)
-        wide = grad.astype(dtype)
         if 0 in grad.shape:
             return jnp.zeros(out.shape, out.dtype)
-        for axis, t in _axes(rank, out.shape, grad.shape, align_corners, scales, dtype, taps):
+        dtype = opmath(grad.dtype)
+        wide = grad.astype(dtype)
+        each = axes(out.shape, grad.shape, options, dtype)
+        for axis, t in each if exact else each[::-1]:
             wide = _spread_along(wide, axis, t, out.shape[axis])
         return wide.astype(out.dtype)
 

@@ -6,6 +6,7 @@ import functools
 import math
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -72,7 +73,7 @@ def _max_pool(out, x, kernel_size, stride=(), padding=0, dilation=1, _ceil_mode=
     return values, positions
 
 
-_MOST_SELECTS = 32  # windows of more elements than this are scattered: a select for each would cost more
+_MOST_SELECTS = 32  # windows of more elements than this are scattered everywhere: a select for each would cost more
 
 
 def _scattered(out, grad, positions, n):
@@ -105,7 +106,8 @@ def _selected(grad, positions, geometry, shape):
 
 def _max_pool_backward(out, grad, x, kernel_size, stride, padding, dilation, _ceil_mode, positions, *, n):
     geometry = windows(x.shape[-n:], grad.shape[-n:], kernel_size, stride, padding, dilation)
-    if math.prod(w.kernel for w in geometry) > _MOST_SELECTS or grad.size == 0:
+    # XLA:CPU scatters one after another, which is cheap there; accelerators would have to order the additions
+    if jax.default_backend() == "cpu" or math.prod(w.kernel for w in geometry) > _MOST_SELECTS:
         return _scattered(out, grad, positions, n)
     return _selected(grad, positions, geometry, x.shape).astype(out.dtype)
 
