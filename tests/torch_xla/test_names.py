@@ -1,0 +1,96 @@
+"""Every torch_xla name that public scripts use is there, or says that it isn't yet."""
+
+import importlib
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+
+from surestep.torch_xla import _later
+
+# what one process with one device needs, of the names counted over public scripts
+THERE = {
+    "": "__version__ _XLAC _internal core debug device distributed launch sync step manual_seed devices real_devices device_count runtime amp",
+    "_XLAC": "_xla_sync_multi _set_ir_debug _get_ir_debug _xla_get_default_device _xla_get_tensor_id _xla_metrics_report",
+    "_internal.tpu": "num_available_devices version",
+    "amp": "GradScaler autocast syncfree",
+    "amp.syncfree": "SGD Adam AdamW",
+    "core.functions": "all_gather all_reduce",
+    "core.xla_env_vars": "HOST_WORLD_SIZE HOST_ORDINAL TPU_NUM_DEVICES PJRT_DEVICE",
+    "core.xla_model": """xla_device mark_step rendezvous get_ordinal xrt_world_size all_reduce save master_print is_master_ordinal optimizer_step REDUCE_SUM
+        all_gather mesh_reduce set_rng_state add_step_closure _maybe_convert_to_cpu get_local_ordinal wait_device_ops get_rng_state
+        reduce_gradients
+        send_cpu_data_to_device REDUCE_MAX broadcast_master_param collective_broadcast xla_real_devices RateTracker ToXlaTensorArena
+        _fetch_gradients
+        reduce_scatter REDUCE_MIN all_to_all get_xla_supported_devices get_memory_info set_replication xla_device_hw REDUCE_AND REDUCE_MUL
+        REDUCE_OR
+        is_xla_tensor optimization_barrier_""",
+    "debug.metrics": """metrics_report short_metrics_report counter_names counter_value metric_names metric_data clear_all clear_counters clear_metrics
+        executed_fallback_ops""",
+    "debug.profiler": "start_server Trace StepTrace trace trace_detached",
+    "distributed.parallel_loader": "MpDeviceLoader ParallelLoader PerDeviceLoader",
+    "distributed.xla_backend": "",
+    "distributed.xla_multiprocessing": "spawn MpModelWrapper MpSerialExecutor",
+    "runtime": """world_size global_ordinal global_runtime_device_count initialize_cache device_type host_index local_ordinal is_spmd process_count
+        set_device_type process_index global_device_count local_device_count addressable_device_count using_pjrt""",
+    "test.test_utils": "close_summary_writer get_summary_writer now print_training_update write_to_summary print_test_update",
+    "utils.checkpoint": "checkpoint",
+    "utils.serialization": "TensorReference load save",
+    "utils.utils": "getenv_as SampleGenerator",
+}
+
+
+@pytest.mark.parametrize("module", THERE)
+def test_it_is_there(module):
+    found = importlib.import_module(f"surestep.torch_xla.{module}".rstrip("."))
+    missing = [name for name in THERE[module].split() if not hasattr(found, name)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("module", _later.NAMES)
+def test_it_says_that_it_isnt_there_yet(module):
+    found = importlib.import_module(f"surestep.{module}")
+    for name in _later.NAMES[module]:
+        assert not hasattr(found, name)
+        with pytest.raises(AttributeError, match=rf"{module}\.{name} isn't in surestep yet"):
+            getattr(found, name)
+
+
+def test_what_is_imported_from_a_module_says_so_too():
+    with pytest.raises(ImportError, match=r"torch_xla\.runtime\.use_spmd isn't in surestep yet"):
+        from surestep.torch_xla.runtime import use_spmd  # noqa: F401
+    with pytest.raises(ImportError, match="cannot import name 'nonsense'"):
+        from surestep.torch_xla.runtime import nonsense  # noqa: F401
+
+
+def test_modules_say_so_too():
+    code = """
+import json, sys
+from surestep.cli.finder import install
+install()
+found = {}
+for name in sys.argv[1:]:
+    try:
+        __import__(name)
+    except ImportError as error:
+        found[name] = str(error)
+print(json.dumps(found))
+"""
+    names = [*sorted(_later.MODULES), "torch_xla.distributed.fsdp.wrap", "torch_xla.nonsense"]
+    done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    assert found.pop("torch_xla.nonsense") == "No module named 'torch_xla.nonsense'"
+    assert set(found) == set(names) - {"torch_xla.nonsense"}
+    # a parent that isn't there is named before its child
+    assert found.pop("torch_xla.distributed.fsdp.wrap").startswith("torch_xla.distributed.fsdp isn't in surestep yet")
+    assert all(text.startswith(f"{name} isn't in surestep yet") for name, text in found.items())
+
+
+def test_nothing_is_both_there_and_not():
+    for module, names in _later.NAMES.items():
+        there = THERE.get(module.removeprefix("torch_xla").removeprefix("."), "").split()
+        assert not set(names) & set(there)
+    for module in _later.MODULES:
+        assert importlib.util.find_spec(f"surestep.{module}") is None
