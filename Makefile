@@ -37,7 +37,7 @@ format: venv
 
 docs: venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group docs
-	$(BIN)/zensical build --clean --strict
+	$(BIN)/mkdocs build --quiet --strict
 
 bench: venv
 	$(BIN)/python benchmarks/bench.py

@@ -22,10 +22,14 @@ class Tied(nn.Module):
 def test_a_process_without_surestep_loads_it(tmp_path):
     model = Tied().to("xla")
     surestep.save({"model": model.state_dict(), "epoch": 3}, tmp_path / "model.pt")
-    code = (
-        "import sys, torch; found = torch.load(sys.argv[1], weights_only=True); assert 'surestep' not in sys.modules; assert found['epoch'] == 3;"
-        "a, b = found['model'].values(); assert a.device.type == 'cpu' and a.data_ptr() == b.data_ptr(); print(a.sum().item())"
-    )
+    code = """
+import sys, torch
+found = torch.load(sys.argv[1], weights_only=True)
+assert "surestep" not in sys.modules and found["epoch"] == 3
+a, b = found["model"].values()
+assert a.device.type == "cpu" and a.data_ptr() == b.data_ptr()
+print(a.sum().item())
+"""
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "model.pt"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert abs(float(done.stdout) - model.head.weight.sum().item()) < 1e-6

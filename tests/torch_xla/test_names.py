@@ -12,14 +12,16 @@ from surestep.torch_xla import _later
 
 # what one process with one device needs, of the names counted over public scripts
 THERE = {
-    "": "__version__ _XLAC _internal core debug device distributed launch sync step manual_seed devices real_devices device_count runtime amp",
+    "": """__version__ _XLAC _internal core debug device distributed launch sync step manual_seed devices real_devices device_count
+        runtime amp""",
     "_XLAC": "_xla_sync_multi _set_ir_debug _get_ir_debug _xla_get_default_device _xla_get_tensor_id _xla_metrics_report",
     "_internal.tpu": "num_available_devices version",
     "amp": "GradScaler autocast syncfree",
     "amp.syncfree": "SGD Adam AdamW",
     "core.functions": "all_gather all_reduce",
     "core.xla_env_vars": "HOST_WORLD_SIZE HOST_ORDINAL TPU_NUM_DEVICES PJRT_DEVICE",
-    "core.xla_model": """xla_device mark_step rendezvous get_ordinal xrt_world_size all_reduce save master_print is_master_ordinal optimizer_step REDUCE_SUM
+    "core.xla_model": """xla_device mark_step rendezvous get_ordinal xrt_world_size all_reduce save master_print is_master_ordinal
+        optimizer_step REDUCE_SUM
         all_gather mesh_reduce set_rng_state add_step_closure _maybe_convert_to_cpu get_local_ordinal wait_device_ops get_rng_state
         reduce_gradients
         send_cpu_data_to_device REDUCE_MAX broadcast_master_param collective_broadcast xla_real_devices RateTracker ToXlaTensorArena
@@ -27,13 +29,15 @@ THERE = {
         reduce_scatter REDUCE_MIN all_to_all get_xla_supported_devices get_memory_info set_replication xla_device_hw REDUCE_AND REDUCE_MUL
         REDUCE_OR
         is_xla_tensor optimization_barrier_""",
-    "debug.metrics": """metrics_report short_metrics_report counter_names counter_value metric_names metric_data clear_all clear_counters clear_metrics
+    "debug.metrics": """metrics_report short_metrics_report counter_names counter_value metric_names metric_data clear_all
+        clear_counters clear_metrics
         executed_fallback_ops""",
     "debug.profiler": "start_server Trace StepTrace trace trace_detached",
     "distributed.parallel_loader": "MpDeviceLoader ParallelLoader PerDeviceLoader",
     "distributed.xla_backend": "",
     "distributed.xla_multiprocessing": "spawn MpModelWrapper MpSerialExecutor",
-    "runtime": """world_size global_ordinal global_runtime_device_count initialize_cache device_type host_index local_ordinal is_spmd process_count
+    "runtime": """world_size global_ordinal global_runtime_device_count initialize_cache device_type host_index local_ordinal
+        is_spmd process_count
         set_device_type process_index global_device_count local_device_count addressable_device_count using_pjrt""",
     "test.test_utils": "close_summary_writer get_summary_writer now print_training_update write_to_summary print_test_update",
     "utils.checkpoint": "checkpoint",
