@@ -57,7 +57,8 @@ def exactly(value):
 def liftable(argument, entry, value):
     """Whether this is a scalar or float argument, which becomes a 0-d array when it changes from step to step."""
     number = isinstance(value, (int, float, complex)) and not isinstance(value, bool)
-    return number and argument.name not in entry.constants and str(argument.type) in ("number", "float", "Optional[number]", "Optional[float]")
+    scalar = str(argument.type) in ("number", "float", "Optional[number]", "Optional[float]")
+    return number and scalar and argument.name not in entry.constants
 
 
 class Checked(TorchDispatchMode):
@@ -107,7 +108,10 @@ class Checked(TorchDispatchMode):
                 mine, theirs, equal_nan=True, check_stride=False, msg=lambda m: f"{func}{args}{kwargs}: {m}", **self.tolerances
             )
         except AssertionError:
-            if mine.dtype not in EXACT or not self.nearer(func(*tree_map(exactly, args), **tree_map(exactly, kwargs)), position, mine, theirs):
+            if mine.dtype not in EXACT:
+                raise
+            results = func(*tree_map(exactly, args), **tree_map(exactly, kwargs))
+            if not self.nearer(results, position, mine, theirs):
                 raise
 
     @staticmethod

@@ -6,10 +6,9 @@ import itertools
 import warnings
 
 import torch
+from checks import EXACT, Checked
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves
-
-from checks import EXACT, Checked
 
 # Where elements are equal, any of their places is right.
 PLACES = {"sort", "argsort", "topk", "kthvalue", "median", "nanmedian", "mode"}
@@ -46,6 +45,10 @@ def entries(*names):
     return found
 
 
+def with_gradients(tree):
+    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor) and x.requires_grad]
+
+
 def run(op, dtype, checked, limit=3):
     """The first samples of an entry for a dtype; with gradients where it has any."""
     if dtype not in op.dtypes:
@@ -56,8 +59,7 @@ def run(op, dtype, checked, limit=3):
         for sample in itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=differentiable), limit):
             with checked:
                 result = op.op(sample.input, *sample.args, **sample.kwargs)
-                results = [r for r in tree_leaves(result) if isinstance(r, torch.Tensor) and r.requires_grad]
-                inputs = [x for x in tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(x, torch.Tensor) and x.requires_grad]
+                results, inputs = with_gradients(result), with_gradients((sample.input, sample.args, sample.kwargs))
                 if results and inputs:
                     total = sum((r.abs() if r.is_complex() else r).sum() for r in results)
                     torch.autograd.grad(total, inputs, allow_unused=True)

@@ -192,9 +192,9 @@ def log_sigmoid_backward(out, grad, x, buffer):
 def rrelu_with_noise_backward(out, grad, x, noise, lower, upper, training, self_is_result):
     dtype = opmath(out.dtype)
     grad = cast(grad, dtype)
-    if training and upper - lower > 1e-6:
+    if training:
         return cast(grad * cast(noise, dtype), out.dtype)
-    return cast(jnp.where(cast(x, dtype) > 0, grad, grad * cast((lower + upper) / 2, dtype)), out.dtype)
+    return cast(jnp.where(cast(x, dtype) > 0, grad, grad * ((cast(lower, dtype) + cast(upper, dtype)) / 2)), out.dtype)
 
 
 def _softmax(x, dim):
@@ -260,11 +260,11 @@ _WHOLE = {
     "_prelu_kernel_backward": prelu_backward,
     "glu": glu, "glu_backward": glu_backward,
     "log_sigmoid_forward": log_sigmoid_forward, "log_sigmoid_backward": log_sigmoid_backward,
+    "rrelu_with_noise_backward": rrelu_with_noise_backward,
     "_softmax": softmax, "_softmax_backward_data": softmax_backward, "_safe_softmax": safe_softmax,
     "_log_softmax": log_softmax, "_log_softmax_backward_data": log_softmax_backward,
 }  # fmt: skip
 TABLE = {
     **{f"{name}.default": lowering(elementwise(function)) for name, function in _ELEMENTWISE.items()},
     **{f"{name}.default": lowering(function) for name, function in _WHOLE.items()},
-    "rrelu_with_noise_backward.default": lowering(rrelu_with_noise_backward, constants=("lower", "upper")),
 }

@@ -121,7 +121,7 @@ def nll_loss(outs, x, target, weight, reduction, ignore_index):
     safe, weights = _class_weights(x, target, weight, ignore_index, dtype)
     chosen = jnp.squeeze(jnp.take_along_axis(x, jnp.expand_dims(safe, axis), axis=axis), axis)
     losses = jnp.where(target == ignore_index, jnp.zeros_like(weights), -cast(chosen, dtype) * weights)
-    if reduction == NONE:
+    if reduction == NONE and x.ndim > 1:
         return cast(losses, outs[0].dtype).reshape(outs[0].shape), jnp.zeros(outs[1].shape, outs[1].dtype)
     total = jnp.sum(weights)
     result = jnp.sum(losses) / total if reduction == MEAN else jnp.sum(losses)

@@ -110,7 +110,7 @@ _FIXED_FLOAT_POWERS = {
 
 
 def pow_scalar(out, x, exponent):
-    """The exponents that PyTorch special-cases; 0.5 and so on as well, so that the gradient of a square root is the same."""
+    """With PyTorch's own short cuts for the exponents that it has them for."""
     special = None
     if isinstance(exponent, NUMBERS):
         special = _FIXED_POWERS.get(exponent)
@@ -143,16 +143,12 @@ def logical(function):
 
 
 def _left_shift(x, y):
-    if is_floating(x.dtype):
-        return x * jnp.exp2(y)
     bits = x.dtype.itemsize * 8
     fits = (y >= 0) & (y < bits)
     return jnp.where(fits, jnp.left_shift(x, jnp.where(fits, y, 0)), 0)
 
 
 def _right_shift(x, y):
-    if is_floating(x.dtype):
-        return x / jnp.exp2(y)
     last = x.dtype.itemsize * 8 - 1
     shifted = jnp.right_shift(x, jnp.where((y >= 0) & (y < last), y, last))
     if jnp.issubdtype(x.dtype, jnp.unsignedinteger):  # no sign bit to repeat: all bits go

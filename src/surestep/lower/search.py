@@ -31,17 +31,11 @@ def sort_stable(outs, x, *, stable, dim=-1, descending=False):
     return _sorted(x, dim, descending)
 
 
-def argsort_stable(out, x, *, stable, dim=-1, descending=False):
-    return _sorted(x, dim, descending)[1]
-
-
 def topk(outs, x, k, dim=-1, largest=True, sorted=True):
     """By XLA's own partial sort, which has a total order: nan is the largest where its sign is plus, so it gets the sign here."""
     shapes = [out.shape for out in outs]
     x = jnp.moveaxis(jnp.atleast_1d(x), dim, -1)
-    if x.dtype == np.bool_:
-        keys = x.astype(np.uint8) if largest else (~x).astype(np.uint8)
-    elif is_integral(x.dtype):
+    if is_integral(x.dtype):
         keys = x if largest else ~x
     else:
         keys = jnp.where(jnp.isnan(x), cast(np.copysign(np.nan, 1 if largest else -1).item(), x.dtype), x if largest else -x)
@@ -53,7 +47,7 @@ def topk(outs, x, k, dim=-1, largest=True, sorted=True):
 def _at(values, places, rank, dim, outs):
     """The element of each sorted row at its rank."""
     index = jnp.expand_dims(jnp.asarray(rank, np.int64), dim) if jnp.ndim(rank) else jnp.full((1,) * values.ndim, rank, np.int64)
-    index = jnp.broadcast_to(index, values.shape[:dim] + (1,) + values.shape[dim + 1 :])
+    index = jnp.broadcast_to(index, (*values.shape[:dim], 1, *values.shape[dim + 1 :]))
     return tuple(jnp.take_along_axis(a, index, axis=dim).reshape(out.shape) for a, out in zip((values, places), outs, strict=True))
 
 
@@ -163,7 +157,7 @@ def histc(out, x, bins=100, low=0, high=0):
 
 
 _FUNCTIONS = {
-    "sort.default": sort, "sort.stable": sort_stable, "argsort.stable": argsort_stable, "topk.default": topk,
+    "sort.default": sort, "sort.stable": sort_stable, "topk.default": topk,
     "kthvalue.default": kthvalue, "mode.default": mode,
     "median.dim": median_dim, "nanmedian.dim": nanmedian_dim,
     "median.default": of_all(median_dim), "nanmedian.default": of_all(nanmedian_dim),
