@@ -40,7 +40,7 @@ docs: venv
 	$(BIN)/mkdocs build --quiet --strict
 
 bench: venv
-	$(BIN)/python benchmarks/bench.py
+	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
 
 fuzz: venv
 	$(BIN)/python tests/fuzz/run.py -n $(N)

@@ -19,21 +19,23 @@ class _SyncFree(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step, which changes nothing where the scaler found an overflow."""
-        found = getattr(self, "found_inf", None)
+        found, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
         if found is None:
             return super().step(closure)
-        scale = getattr(self, "grad_scale", None)
         parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         with torch.no_grad():
             if scale is not None:
                 torch._foreach_div_([p.grad for p in parameters], scale)
             before = [(tensor, tensor.clone()) for p in parameters for tensor in (p, *_tensors(self.state[p]))]
-            result = super().step(closure)
             kept = {id(tensor) for tensor, _ in before}
+            self.found_inf = self.grad_scale = None  # PyTorch's step takes them only where it is fused
+            try:
+                result = super().step(closure)
+            finally:
+                self.found_inf, self.grad_scale = found, scale
             # what this step has made (Adam's averages) begins at zero
-            before += [
-                (tensor, torch.zeros_like(tensor)) for p in parameters for tensor in _tensors(self.state[p]) if id(tensor) not in kept
-            ]
+            made = [tensor for p in parameters for tensor in _tensors(self.state[p]) if id(tensor) not in kept]
+            before += [(tensor, torch.zeros_like(tensor)) for tensor in made]
             for tensor, old in before:
                 tensor.copy_(torch.where(found.to(tensor.device) != 0, old, tensor))
         return result
