@@ -62,8 +62,7 @@ def _copy_from_host(target: XlaTensor, source: torch.Tensor) -> XlaTensor:
         source = source.cpu()
     with LOCK:
         storage, view = target._storage, target._layout
-        untouched = storage.array is None and storage.serial == 0
-        if source.shape == view.sizes and view.dense and view.numel == storage.layout.numel and (view is storage.layout or (untouched and view.dtype == storage.layout.dtype)):
+        if source.shape == view.sizes and view.dense and view.numel == storage.layout.numel and (view is storage.layout or (storage.unwritten and view.dtype == storage.layout.dtype)):
             if source.layout is not torch.strided or source.is_quantized:
                 upload(source, target.device)  # raises
             array = transfer.to_device(source.to(view.dtype), storage.trace.device)

@@ -12,6 +12,12 @@ from surestep.observe.events import Cause
 from surestep.tensor import devices, generator
 
 
+def __getattr__(name: str) -> Any:
+    if name == "_initialized":  # torch.utils.checkpoint keeps a device's random state only if it says so
+        return is_initialized()
+    raise AttributeError(f"module 'torch.xla' has no attribute {name!r}")
+
+
 def is_available() -> bool:
     return True
 

@@ -13,6 +13,7 @@ import torch
 from surestep import _compat
 from surestep.observe.events import Cause
 from surestep.tensor import copies, host, indexing, lists, metadata, normalization, record, views
+from surestep.tensor.infer import on_meta
 from surestep.tensor.operation import Operation
 from surestep.tensor.xla_tensor import HANDLERS, XlaTensor
 
@@ -76,6 +77,10 @@ def handler_for(func: Any) -> Any:
                 return looped
     if _compat.has_composite_kernel(func):
         return _composite(func)
+    if "sparse" in func.name() or "quantize" in func.name() or "mkldnn" in func.name():
+        return _refused(func)
+    if _about_metadata(func):
+        return lambda args, kwargs: on_meta(func, args, kwargs)[0]
     decomposition = _compat.decomposition(func)
     if decomposition is not None:
         return lambda args, kwargs: decomposition(*args, **kwargs)
@@ -84,6 +89,26 @@ def handler_for(func: Any) -> Any:
         return _through_functional(func, functional)
     dynamic = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
     return host.fallback(func, Cause.SHAPE if dynamic else Cause.FALLBACK)
+
+
+def _about_metadata(func: Any) -> bool:
+    """Whether it answers with numbers or truths that don't depend on values: sizes, strides."""
+    returns = func._schema.returns
+    values = torch.Tag.data_dependent_output in func.tags or func in _READ_VALUES
+    return bool(returns) and not values and all(str(r.type) in ("bool", "int", "List[int]") for r in returns)
+
+
+_READ_VALUES = {_aten.is_nonzero.default, _aten.equal.default, _aten._local_scalar_dense.default, _aten.is_set_to.default}
+
+
+def _refused(func: Any) -> Any:
+    def refuse(args: tuple, kwargs: dict) -> Any:
+        raise RuntimeError(
+            f"{func}: the xla device has no sparse or quantized tensors, since XLA's arrays are dense. Use dense tensors (.to_dense(), .dequantize()), "
+            f"or do this on the CPU."
+        )
+
+    return refuse
 
 
 def _composite(func: Any) -> Any:

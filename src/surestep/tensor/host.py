@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from typing import Any
 
@@ -96,21 +97,19 @@ def equal(args: tuple, kwargs: dict) -> bool:
 
 
 def representation(tensor: XlaTensor) -> str:
-    """What PyTorch prints for any tensor. It reads the value: a counted boundary inside a step."""
-    shown = to_cpu(tensor, Cause.PRINT)
-    text = torch._tensor_str._str_intern(shown) if not shown.is_inference() else repr(shown)
-    body = text[:-1] if text.endswith(")") else text
-    suffix = f", device='{tensor.device}'"
+    """What PyTorch prints for any tensor. It reads the value: a counted boundary where that is pending."""
+    text = repr(to_cpu(tensor, Cause.PRINT))
+    body, size, dtype = _SUFFIXES.fullmatch(text).groups("")  # type: ignore[union-attr]
+    suffix = f", device='{tensor.device}'{size}{dtype}"
     if tensor.grad_fn is not None:
         suffix += f", grad_fn=<{type(tensor.grad_fn).__name__}>"
     elif tensor.requires_grad:
         suffix += ", requires_grad=True"
-    head, dtype_mark, dtype = body.rpartition(", dtype=")
-    if dtype_mark and "]" not in dtype:
-        suffix = f", device='{tensor.device}', dtype={dtype}" + suffix.removeprefix(f", device='{tensor.device}'")
-        body = head
     text = f"{body}{suffix})"
     return f"Parameter containing:\n{text}" if isinstance(tensor, torch.nn.Parameter) else text
+
+
+_SUFFIXES = re.compile(r"(.*?)(, size=\([^)]*\))?(, dtype=[\w.]+)?\)", re.DOTALL)
 
 
 def fallback(func: torch._ops.OpOverload, cause: Cause = Cause.FALLBACK) -> Any:

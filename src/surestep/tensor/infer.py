@@ -95,15 +95,20 @@ def _numel(args: tuple, kwargs: dict) -> int:
     return sum(t._storage.layout.numel for t in tree_leaves((args, kwargs)) if isinstance(t, XlaTensor))
 
 
-def as_on_cpu(func: Any, args: tuple, kwargs: dict) -> Any:
+def as_on_cpu(func: Any, args: tuple, kwargs: dict, kernels_too: bool = False) -> Any:
     """Runs the operation on stand-ins on the CPU, to raise in PyTorch's own words; returns the result, or None where it can't be had.
-    Meta has other words for some errors, and misses some."""
+    Meta has other words for some errors, and misses some. That the CPU has no kernel for it is only an error with ``kernels_too``: it may be served here.
+    """
     if _numel(args, kwargs) > _CPU_LIMIT or torch.Tag.nondeterministic_seeded in func.tags:  # the user's CPU generator must not move
         return None
     try:
         return _run(func, Stand("cpu"), args, kwargs)
-    except (NotImplementedError, torch.linalg.LinAlgError):
-        return None  # what the CPU has no kernel for may be served here; a singular matrix is the stand-ins' fault
+    except torch.linalg.LinAlgError:
+        return None  # a singular matrix is the stand-ins' fault
+    except NotImplementedError as theirs:
+        if kernels_too:
+            raise theirs.with_traceback(None) from None
+        return None
     except Exception as theirs:
         _right.clear()
         raise theirs.with_traceback(None) from None

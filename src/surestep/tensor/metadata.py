@@ -76,7 +76,7 @@ def grow(storage: Storage, nbytes: int) -> bool:
     if needed <= old.numel:
         return False
     new = flat(needed, old.dtype)
-    if storage.array is None and storage.serial == 0 and storage.lost is None:
+    if storage.unwritten:
         storage.layout = new
         return True
     trace = storage.trace

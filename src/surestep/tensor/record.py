@@ -55,7 +55,7 @@ def _on_host(operation: Operation, args: tuple, kwargs: dict, error: Exception) 
     from surestep.tensor import host
     from surestep.tensor.infer import as_on_cpu
 
-    as_on_cpu(operation.overload, args, kwargs)
+    as_on_cpu(operation.overload, args, kwargs, kernels_too=True)
     return host.fallback(operation.overload)(args, kwargs)
 
 
@@ -112,7 +112,7 @@ def write(recorder: Recorder, target: XlaTensor, value: Ref) -> None:
     storage, view = target._storage, target._layout
     if view is storage.layout:
         recorder.define(storage, value)
-    elif storage.array is None and storage.serial == 0 and storage.lost is None and view.dense and view.numel == storage.layout.numel and view.dtype == storage.layout.dtype:
+    elif storage.unwritten and view.dense and view.numel == storage.layout.numel and view.dtype == storage.layout.dtype:
         storage.layout = view  # never written before: the first who covers it whole says how it lies
         recorder.define(storage, value)
     else:

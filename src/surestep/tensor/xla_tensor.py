@@ -104,6 +104,15 @@ class XlaTensor(torch.Tensor):
 
         return to_cpu(self).tolist()
 
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
+
+    def set_(self, source: Any = None, *where: Any, **kwargs: Any) -> torch.Tensor:
+        # C++ would hand on its own storage object, which is none of our storages
+        if isinstance(source, XlaTensor) and where:
+            source = source.untyped_storage()
+        return super().set_(*(() if source is None else (source, *where)), **kwargs)
+
     def numpy(self, *, force: bool = False) -> Any:
         if not force:
             raise TypeError(

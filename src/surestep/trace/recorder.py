@@ -215,11 +215,10 @@ class Recorder:
             line = frames.user_line()
             program = self._program(live, line)
             start = time.perf_counter()
-            leaves, donated = self.leaves, program.donated
             try:
-                arrays = program(leaves, np.array(self.floats, np.float64), np.array(self.ints, np.int64))
+                arrays = program(self.leaves, np.array(self.floats, np.float64), np.array(self.ints, np.int64))
             except BaseException as error:
-                self._lose(donated, program, line, error)
+                self._lose(live, program, line, error)
                 raise
             for index, array in zip(program.outputs, arrays, strict=True):
                 storage = live.get(index)
@@ -282,11 +281,12 @@ class Recorder:
                 return program
         return None
 
-    def _lose(self, donated: frozenset[int], program: Program, line: frames.Line | None, error: BaseException) -> None:
-        """A program failed as it was called: the storages whose arrays it had been given say so from now on."""
-        for position in donated:
-            storage = self.owners[position]()
-            if self.leaves[position].is_deleted() and storage is not None and storage.array is self.leaves[position]:
-                storage.array = None
-                storage.lost = f"this tensor's memory was given to {program.name} ({line}), which failed: {error}"
-
+    def _lose(self, live: dict[int, Storage], program: Program, line: frames.Line | None, error: BaseException) -> None:
+        """A program failed as it was called. If it had been given memory already, what it was to compute can't be computed again: those tensors say so
+        from now on. Else nothing has happened, and the trace can still be run."""
+        if not any(leaf.is_deleted() for leaf in self.leaves):
+            return
+        for storage in live.values():
+            storage.serial = 0
+            storage.lost = f"this tensor's value is lost: its memory was given to {program.name} ({line}), which failed: {error}"
+        self.begin()

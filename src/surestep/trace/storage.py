@@ -31,3 +31,7 @@ class Storage:
         self.exported = False  # somebody outside holds the array: never donate it
         self.hooks: Any = None  # gradient hooks of the parameter that was moved here, until they are put back
         self.lost: str | None = None  # what happened to the value
+
+    @property
+    def unwritten(self) -> bool:
+        return self.array is None and self.serial == 0 and self.lost is None

@@ -1,0 +1,116 @@
+"""To the device and back: values, dtypes, strides, and memory that nobody else can change."""
+
+import numpy as np
+import pytest
+import torch
+
+import surestep
+from both import same
+
+DTYPES = [
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_goes_there_and_back(dtype):
+    tensor = torch.tensor([0, 1, 1, 0]).to(dtype)
+    there = tensor.to("xla")
+    assert there.dtype is dtype and there.device == torch.device("xla:0")
+    back = there.cpu()
+    assert back.dtype is dtype and torch.equal(back.view(torch.uint8), tensor.view(torch.uint8))
+
+
+def test_int64_and_float64_stay_exact():
+    assert torch.tensor([2**62 + 1], device="xla").item() == 2**62 + 1
+    assert (torch.tensor(1.0, dtype=torch.float64, device="xla") + 1e-15).item() == 1.0 + 1e-15
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1000, 4096, 100_000])
+def test_a_later_write_to_the_host_memory_is_not_seen(size):
+    host = torch.zeros(size)
+    tensor, later = host.to("xla"), torch.empty(size, device="xla").copy_(host)
+    array = np.zeros(size, np.float32)
+    from_array = torch.from_numpy(array).to("xla")
+    host.fill_(1)
+    array.fill(1)
+    assert tensor.sum().item() == later.sum().item() == from_array.sum().item() == 0
+
+
+def test_a_write_to_what_was_read_is_not_seen_either():
+    tensor = torch.zeros(64, device="xla")
+    tensor.cpu().fill_(1)
+    assert tensor.sum().item() == 0
+
+
+def test_to_changes_dtype_and_device_at_once():
+    assert torch.ones(2).to("xla", torch.float16).dtype is torch.float16
+    assert torch.ones(2, device="xla").to("cpu", torch.int32).dtype is torch.int32
+
+
+def test_strides_survive_the_way_back():
+    tensor = torch.arange(6.0, device="xla").reshape(2, 3).t()
+    assert tensor.stride() == tensor.cpu().stride() == (1, 3)
+    image = torch.randn(2, 3, 4, 5).to("xla").to(memory_format=torch.channels_last)
+    assert image.is_contiguous(memory_format=torch.channels_last) and torch.equal(image.cpu(), image.contiguous().cpu())
+
+
+def test_copy_between_both_with_cast_and_broadcast():
+    same(lambda a, b: a.copy_(b), torch.zeros(2, 3), torch.arange(3))
+    target = torch.zeros(2, 3)
+    assert target.copy_(torch.arange(3, device="xla")).tolist() == [[0, 1, 2], [0, 1, 2]]
+    device_target = torch.zeros(2, 3, device="xla")
+    assert device_target.copy_(torch.arange(3)).tolist() == [[0, 1, 2], [0, 1, 2]]
+    device_target[1].copy_(torch.tensor([7.0, 8.0, 9.0]))
+    assert device_target.tolist() == [[0, 1, 2], [7, 8, 9]]
+
+
+def test_uninitialized_memory_of_odd_strides():
+    tensor = torch.empty_strided((2, 2), (5, 2), device="xla")
+    assert tensor.stride() == (5, 2)
+    tensor.fill_(3)
+    assert tensor.tolist() == [[3, 3], [3, 3]]
+
+
+def test_what_the_device_cannot_hold_is_a_clear_error():
+    with pytest.raises(RuntimeError, match=r"XLA's arrays are dense.*to_dense"):
+        torch.eye(2).to_sparse().to("xla")
+    with pytest.raises(TypeError, match="complex32"):
+        torch.empty(2, dtype=torch.complex32, device="xla")
+    with pytest.raises(RuntimeError, match="pinned"):
+        torch.empty(2, device="xla", pin_memory=True)
+    with pytest.raises(RuntimeError, match="negative dimension"):
+        torch.empty(-1, device="xla")
+
+
+def test_numpy_is_asked_of_the_cpu_copy():
+    tensor = torch.ones(2, device="xla")
+    with pytest.raises(TypeError, match=r"can't convert xla:0 device type tensor to numpy. Use Tensor.cpu\(\)"):
+        tensor.numpy()
+    assert tensor.cpu().numpy().tolist() == [1, 1] and tensor.numpy(force=True).tolist() == [1, 1]
+
+
+def test_jax_takes_and_gives_arrays_without_a_copy_that_later_steps_could_reach():
+    import jax
+
+    from surestep.tensor.interchange import from_jax, to_jax
+
+    tensor = torch.arange(4.0, device="xla")
+    array = to_jax(tensor)
+    for _ in range(3):
+        tensor.add_(1)
+        surestep.sync()
+    assert isinstance(array, jax.Array) and array.tolist() == [0, 1, 2, 3] and tensor.tolist() == [3, 4, 5, 6]
+    ours = from_jax(array)
+    ours.mul_(2)
+    surestep.sync()
+    assert array.tolist() == [0, 1, 2, 3] and ours.tolist() == [0, 2, 4, 6]
+
+
+def test_dlpack_exports_a_snapshot():
+    tensor = torch.arange(3.0, device="xla")
+    shared = torch.from_dlpack(tensor)
+    tensor.add_(1)
+    surestep.sync()
+    assert shared.device.type == "cpu" and shared.tolist() == [0, 1, 2] and tensor.tolist() == [1, 2, 3]

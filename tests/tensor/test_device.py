@@ -1,0 +1,92 @@
+"""The device as PyTorch users expect it."""
+
+import pytest
+import torch
+from torch import nn
+
+from both import same
+
+
+def test_every_factory_takes_the_device():
+    made = [
+        torch.empty(2, device="xla"), torch.zeros(2, device="xla"), torch.ones(2, device="xla"), torch.full((2,), 3.0, device="xla"), torch.rand(2, device="xla"),
+        torch.randn(2, device="xla"), torch.randint(0, 9, (2,), device="xla"), torch.arange(2, device="xla"), torch.eye(2, device="xla"), torch.tensor([1, 2], device="xla"),
+        torch.linspace(0, 1, 2, device="xla"), torch.zeros_like(torch.ones(2), device="xla"), torch.ones(2).new_ones(2, device="xla"), torch.randperm(2, device="xla"),
+        torch.as_tensor([1.0], device="xla"), torch.scalar_tensor(1.0, device="xla"), torch.empty_strided((2,), (1,), device="xla"), torch.logspace(0, 1, 2, device="xla"),
+        torch.tril_indices(2, 2, device="xla"), torch.hann_window(4, device="xla"), torch.complex(torch.ones(2, device="xla"), torch.ones(2, device="xla")),
+    ]  # fmt: skip
+    assert {str(t.device) for t in made} == {"xla:0"}
+
+
+def test_default_device_and_context():
+    torch.set_default_device("xla")
+    try:
+        assert nn.Linear(2, 2)(torch.ones(1, 2)).device.type == "xla"
+    finally:
+        torch.set_default_device(None)
+    with torch.device("xla"):
+        assert torch.ones(2).device.type == "xla"
+    assert torch.ones(2).device.type == "cpu"
+
+
+def test_the_device_module():
+    assert torch.xla.is_available() and torch.xla.device_count() == 1 and torch.xla.current_device() == 0
+    torch.xla.synchronize()
+    kept = torch.ones(1000).to("xla")
+    assert torch.xla.memory_allocated() >= kept.nbytes == 4000
+    assert torch.get_device_module("xla") is torch.xla
+
+
+@pytest.mark.parametrize(
+    ("tensor", "text"),
+    [
+        (lambda: torch.tensor([1.5, 2.0], device="xla"), "tensor([1.5000, 2.0000], device='xla:0')"),
+        (lambda: torch.tensor(3, device="xla"), "tensor(3, device='xla:0')"),
+        (lambda: torch.ones(2, dtype=torch.int32, device="xla"), "tensor([1, 1], device='xla:0', dtype=torch.int32)"),
+        (lambda: torch.ones(1, device="xla", requires_grad=True), "tensor([1.], device='xla:0', requires_grad=True)"),
+        (lambda: torch.ones(1, device="xla", requires_grad=True) * 2, "tensor([2.], device='xla:0', grad_fn=<MulBackward0>)"),
+        (lambda: nn.Parameter(torch.ones(1, device="xla")), "Parameter containing:\ntensor([1.], device='xla:0', requires_grad=True)"),
+        (lambda: torch.ones(0, 3, device="xla"), "tensor([], device='xla:0', size=(0, 3))"),
+    ],
+)
+def test_printing(tensor, text):
+    assert repr(tensor()) == str(tensor()) == text
+
+
+def test_printing_is_a_counted_boundary(metrics):
+    repr(torch.ones(2, device="xla") * 2)
+    assert metrics().implicit.total() == 1
+
+
+def test_inference_mode():
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU()).eval()
+
+    def infer(x):
+        with torch.inference_mode():
+            y = model.to(x.device)(x)
+            y.add_(1).view(-1)[0] = 3
+            return y.clone()
+
+    torch.manual_seed(0)
+    same(infer, torch.randn(2, 4))
+
+
+@pytest.mark.parametrize("kind", [1, 1.0, True])
+def test_constants_of_equal_value_are_kept_apart(kind):
+    expected = torch.ones(2, dtype=torch.int64) * kind
+    for other in (1, 1.0, True, kind):
+        result = torch.ones(2, dtype=torch.int64, device="xla") * other
+        assert result.dtype is (torch.ones(2, dtype=torch.int64) * other).dtype
+    assert (torch.ones(2, dtype=torch.int64, device="xla") * kind).dtype is expected.dtype
+
+
+def test_signed_zero_and_nan_are_constants_of_their_own():
+    one = torch.ones((), device="xla", dtype=torch.float64)
+    assert [(one / z).item() for z in (0.0, -0.0, 0.0)] == [float("inf"), float("-inf"), float("inf")]
+    assert (one * float("nan")).isnan().item() and (one * 2).item() == 2
+
+
+def test_dtype_promotion_with_0_dim_cpu_tensors():
+    same(lambda a: a + torch.tensor(2.5, dtype=torch.float64), torch.ones(2))
+    same(lambda a: a * torch.tensor(3), torch.ones(2, dtype=torch.int32))
+    same(lambda a: torch.where(a > 0, torch.tensor(1.0), a), torch.tensor([-1.0, 1.0]))

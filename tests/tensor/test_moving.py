@@ -1,0 +1,78 @@
+"""Modules that move: identity, ties, hooks and gradients stay."""
+
+import pytest
+import torch
+from torch import nn
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x):
+        return self.head(self.embedding(x))
+
+
+@pytest.mark.parametrize("move", [lambda m: m.to("xla"), lambda m: m.to("xla").cpu(), lambda m: m.to("xla").double(), lambda m: m.to("xla").to("cpu").to("xla")])
+def test_parameters_keep_identity_ties_and_optimizers(move):
+    model = Tied()
+    parameter = model.head.weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    move(model)
+    assert model.embedding.weight is model.head.weight is parameter is optimizer.param_groups[0]["params"][0]
+    before = parameter.detach().cpu().clone()
+    model(torch.tensor([1, 2], device=parameter.device)).sum().backward()
+    optimizer.step()
+    assert not torch.equal(parameter.detach().cpu(), before)
+
+
+def test_hooks_set_before_the_move_still_fire_once():
+    fired = []
+    model = nn.Linear(3, 3)
+    model.weight.register_hook(lambda grad: fired.append("hook"))
+    model.weight.register_post_accumulate_grad_hook(lambda parameter: fired.append("after"))
+    removed = model.weight.register_hook(lambda grad: fired.append("removed"))
+    model.to("xla")
+    removed.remove()
+    model(torch.ones(1, 3, device="xla")).sum().backward()
+    assert fired == ["hook", "after"]
+    model.cpu()
+    model(torch.ones(1, 3)).sum().backward()
+    assert fired == ["hook", "after"] * 2
+
+
+def test_hooks_do_not_follow_a_plain_copy():
+    fired = []
+    parameter = nn.Parameter(torch.ones(2))
+    parameter.register_hook(lambda grad: fired.append(1))
+    copy = parameter.detach().to("xla").requires_grad_()
+    (copy * 2).sum().backward()
+    assert fired == []
+
+
+def test_gradients_move_along():
+    model = nn.Linear(2, 1)
+    model(torch.ones(1, 2)).sum().backward()
+    model.to("xla")
+    assert model.weight.grad.device.type == "xla" and model.weight.grad.tolist() == [[1, 1]]
+    model.cpu()
+    assert model.weight.grad.device.type == "cpu" and model.weight.grad.tolist() == [[1, 1]]
+
+
+def test_buffers_and_conversions():
+    model = nn.BatchNorm1d(3).to("xla").half()
+    assert model.running_mean.dtype is torch.float16 and model.num_batches_tracked.device.type == "xla"
+    assert next(nn.Linear(2, 2, device="xla").parameters()).device.type == "xla"
+    lazy = nn.Linear(2, 2, device="meta").to_empty(device="xla")
+    assert isinstance(lazy.weight, nn.Parameter) and lazy.weight.device.type == "xla"
+
+
+def test_a_state_dict_from_the_cpu_loads_in_place():
+    source, target = nn.Linear(2, 2), nn.Linear(2, 2).to("xla")
+    parameter = target.weight
+    target.load_state_dict(source.state_dict())
+    assert target.weight is parameter and torch.equal(parameter.cpu(), source.weight)
+    target.load_state_dict(source.state_dict(), assign=True)
+    assert target.weight.device.type == "cpu"  # as PyTorch's assign does
