@@ -65,7 +65,8 @@ def test_memory_that_nobody_filled_is_zero(key):
     assert (FAMILY.table[key].function(out, [2, 3]) == 0).all()
 
 
-def test_ranges_with_defaults():
+def test_numbers_that_stay_constant():
     FAMILY.check_lowered("arange.default", torch.arange(4.5), 4.5)
+    FAMILY.check_lowered("full.default", torch.full((2,), -1, dtype=torch.uint8), [2], -1)
     FAMILY.check_lowered("arange.start", torch.arange(-2, 7), -2, 7)
     FAMILY.check_lowered("range.default", torch.arange(1.0, 6.0), 1, 5.5)

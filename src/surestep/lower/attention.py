@@ -56,9 +56,7 @@ def flash_attention(out, query, key, value, dropout_p=0.0, is_causal=False, *, a
     return result.astype(out[0].dtype), logsumexp.astype(out[1].dtype)
 
 
-def flash_attention_backward(
-    out, grad, query, key, value, result, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None
-):
+def flash_attention_backward(out, grad, query, key, value, result, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None):
     _no_dropout(dropout_p)
     dtype = opmath(query.dtype)
     shape = key.shape

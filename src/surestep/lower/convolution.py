@@ -35,8 +35,14 @@ def _conv(x, weight, geometry, groups):
             parts = zip(jnp.split(x, groups, 1), jnp.split(weight, groups, 0), strict=True)
             return jnp.concatenate([_conv(part, kernel, geometry, 1) for part, kernel in parts], 1)
     return lax.conv_general_dilated(
-        x, weight, window_strides=geometry.strides, padding=geometry.padding, lhs_dilation=geometry.lhs_dilation,
-        rhs_dilation=geometry.rhs_dilation, feature_group_count=groups, precision=lax.Precision.HIGHEST,
+        x,
+        weight,
+        window_strides=geometry.strides,
+        padding=geometry.padding,
+        lhs_dilation=geometry.lhs_dilation,
+        rhs_dilation=geometry.rhs_dilation,
+        feature_group_count=groups,
+        precision=lax.Precision.HIGHEST,
     )
 
 
@@ -84,6 +90,7 @@ class Convolution(NamedTuple):
         return cls(stride, padding, dilation, is_transposed, output_padding, groups)
 
     def __call__(self, x, weight):
+        """The convolution itself, without a bias."""
         ones = (1,) * len(self.stride)
         if not self.transposed:
             geometry = Geometry(self.stride, tuple((p, p) for p in self.padding), ones, self.dilation)
@@ -117,9 +124,7 @@ def convolution(out, x, weight, bias, stride, padding, dilation, is_transposed, 
     return result.astype(out.dtype)
 
 
-def convolution_backward(
-    out, grad, x, weight, _bias_sizes, stride, padding, dilation, is_transposed, output_padding, groups, output_mask
-):
+def convolution_backward(out, grad, x, weight, _bias_sizes, stride, padding, dilation, is_transposed, output_padding, groups, output_mask):
     apply = Convolution.of(x.ndim - 2, stride, padding, dilation, is_transposed, output_padding, groups)
     grad, x, weight = _wide_on_cpu(grad, x, weight)
     if grad.size == 0 or x.size == 0:

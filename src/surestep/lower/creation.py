@@ -19,7 +19,9 @@ def ones(out, *_arguments, **_options):
 
 
 def full(out, _size_or_like, value):
-    return jnp.broadcast_to(number(value, out.dtype), out.shape)
+    """A Python number beyond the range of an integer dtype wraps, as PyTorch's does."""
+    value = np.asarray(value).astype(out.dtype) if isinstance(value, int) else number(value, out.dtype)
+    return jnp.broadcast_to(value, out.shape)
 
 
 def new_full(out, _like, _size, value):
@@ -100,9 +102,17 @@ TABLE = {
     **{
         name: lowering(zeros)
         for name in (
-            "zeros.default", "zeros_like.default", "new_zeros.default", "_efficientzerotensor.default", "zero.default",
-            "empty.memory_format", "empty_like.default", "empty_strided.default", "empty_permuted.default",
-            "new_empty.default", "new_empty_strided.default",
+            "zeros.default",
+            "zeros_like.default",
+            "new_zeros.default",
+            "_efficientzerotensor.default",
+            "zero.default",
+            "empty.memory_format",
+            "empty_like.default",
+            "empty_strided.default",
+            "empty_permuted.default",
+            "new_empty.default",
+            "new_empty_strided.default",
         )
     },
     **{name: lowering(ones) for name in ("ones.default", "ones_like.default", "new_ones.default")},

@@ -60,10 +60,13 @@ def _read(image, position):
 
 def _cubic_weights(fraction):
     a = -0.75
+
     def near(x):
         return ((a + 2) * x - (a + 3)) * x * x + 1
+
     def far(x):
         return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+
     return far(fraction + 1), near(fraction), near(1 - fraction), far(2 - fraction)
 
 
@@ -98,9 +101,7 @@ def grid_sampler(out, image, grid, interpolation_mode, padding_mode, align_corne
     return _sampled(image.astype(dtype), grid.astype(dtype), interpolation_mode, padding_mode, align_corners).astype(out.dtype)
 
 
-def grid_sampler_backward(
-    out, grad, image, grid, interpolation_mode, padding_mode, align_corners, output_mask=(True, True)
-):
+def grid_sampler_backward(out, grad, image, grid, interpolation_mode, padding_mode, align_corners, output_mask=(True, True)):
     dtype = opmath(image.dtype)
     if grad.size == 0:
         return tuple(None if o is None else jnp.zeros(o.shape, o.dtype) for o in out)
@@ -109,9 +110,7 @@ def grid_sampler_backward(
         return _sampled(image, grid, interpolation_mode, padding_mode, align_corners)
 
     gradients = jax.vjp(sample, image.astype(dtype), grid.astype(dtype))[1](grad.astype(dtype))
-    return tuple(
-        g.astype(o.dtype) if wanted and o is not None else None for g, o, wanted in zip(gradients, out, output_mask, strict=True)
-    )
+    return tuple(g.astype(o.dtype) if wanted and o is not None else None for g, o, wanted in zip(gradients, out, output_mask, strict=True))
 
 
 def affine_grid_generator(out, theta, size, align_corners):

@@ -24,8 +24,7 @@ def _positions(dim, index):
     """An index along ``dim`` as one index per dimension: what ``.at`` takes."""
     axis = axis_of(dim, index.ndim)
     return tuple(
-        index if d == axis else jnp.arange(n).reshape([-1 if d == e else 1 for e in range(index.ndim)])
-        for d, n in enumerate(index.shape)
+        index if d == axis else jnp.arange(n).reshape([-1 if d == e else 1 for e in range(index.ndim)]) for d, n in enumerate(index.shape)
     )
 
 
@@ -150,9 +149,11 @@ def index_put(out, x, indices, values, accumulate=False, _unsafe=False):
         mask, values = _masked_values(x, masks[0].astype(np.bool_), at, values)
         values = values.astype(x.dtype)
         return jnp.where(mask, x + values if accumulate else values, x)
-    at = x.at[_key(_without_masks(indices))]
-    values = values.astype(x.dtype)
-    return _added(at, values) if accumulate else at.set(values, mode="drop")
+    key = _key(_without_masks(indices))
+    if not accumulate:
+        return x.at[key].set(values.astype(x.dtype), mode="drop")
+    dtype = opmath(x.dtype)
+    return _added(x.astype(dtype).at[key], values.astype(dtype)).astype(x.dtype)
 
 
 def unsafe_masked_index(out, x, mask, indices, fill):

@@ -104,9 +104,7 @@ def _resized_along(x, axis, taps):
         return jnp.repeat(x, factor, axis, total_repeat_length=taps.index.shape[1])
     if taps.weight is None:
         return jnp.take(x, taps.index[0], axis)
-    terms = [
-        jnp.take(x, index, axis) * along(weight, axis, x.ndim) for index, weight in zip(taps.index, taps.weight, strict=True)
-    ]
+    terms = [jnp.take(x, index, axis) * along(weight, axis, x.ndim) for index, weight in zip(taps.index, taps.weight, strict=True)]
     return functools.reduce(jnp.add, terms)
 
 

@@ -39,10 +39,7 @@ def _solve_triangular(a, b, *, upper, left=True, unit=False, adjoint=False):
     a, b = _batched(batch, a, b)
     if b.size == 0 or a.size == 0:
         return jnp.zeros(b.shape, b.dtype)
-    return lax.linalg.triangular_solve(
-        a, b, left_side=left, lower=not upper, unit_diagonal=unit, transpose_a=adjoint, conjugate_a=adjoint
-    )
-
+    return lax.linalg.triangular_solve(a, b, left_side=left, lower=not upper, unit_diagonal=unit, transpose_a=adjoint, conjugate_a=adjoint)
 
 
 def cholesky_ex(out, a, *, upper=False, check_errors=False):

@@ -99,9 +99,7 @@ def trilinear(out, x, y, z, expand1, expand2, expand3, sumdim, _unroll_dim=1):
     ndim = x.ndim + len(expand1)
     axes = [[d for d in range(ndim) if d not in {e % ndim for e in expand}] for expand in (expand1, expand2, expand3)]
     kept = [d for d in range(ndim) if d not in {s % ndim for s in sumdim}]
-    result = jnp.einsum(
-        x, axes[0], y, axes[1], z, axes[2], kept, precision=lax.Precision.HIGHEST, preferred_element_type=opmath(x.dtype)
-    )
+    result = jnp.einsum(x, axes[0], y, axes[1], z, axes[2], kept, precision=lax.Precision.HIGHEST, preferred_element_type=opmath(x.dtype))
     return result.reshape(out.shape).astype(out.dtype)
 
 

@@ -18,8 +18,7 @@ def _channels(vector, ndim):
 
 def _cast(results, out):
     return tuple(
-        None if result is None or expected is None else result.astype(expected.dtype)
-        for result, expected in zip(results, out, strict=True)
+        None if result is None or expected is None else result.astype(expected.dtype) for result, expected in zip(results, out, strict=True)
     )
 
 
@@ -91,9 +90,7 @@ def batch_norm_functional(out, x, weight, bias, running_mean, running_var, train
     return _cast((result, mean, invstd, new_mean, new_var), out)
 
 
-def native_batch_norm_backward(
-    out, grad, x, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask
-):
+def native_batch_norm_backward(out, grad, x, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask):
     grad, x = widened(grad), widened(x)
     if train:
         mean, invstd = save_mean.astype(x.dtype), save_invstd.astype(x.dtype)

@@ -74,8 +74,9 @@ def col2im(out, x, output_size, kernel_size, dilation, padding, stride):
     image = (columns.shape[0], out.shape[-3], *out.shape[-2:])
     if x.size == 0:
         return jnp.zeros(out.shape, out.dtype)
-    return transposed(functools.partial(_columns, **dict(zip(("kernel", "dilation", "padding", "stride"), geometry, strict=True))),
-                      image, x.dtype)(columns).reshape(out.shape)
+    return transposed(
+        functools.partial(_columns, **dict(zip(("kernel", "dilation", "padding", "stride"), geometry, strict=True))), image, x.dtype
+    )(columns).reshape(out.shape)
 
 
 _BORDERS = {"reflection": pad(_reflection), "replication": pad(_replication)}

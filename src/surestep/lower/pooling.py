@@ -54,13 +54,12 @@ def _larger(best, challenger):
 
 def _max_along(values, positions, axis, w):
     """Windows of one dimension reduced; as the reductions are done one dimension after another, the cost is their sum."""
+
     def padded(x, fill):
         return lax.pad(x, jnp.asarray(fill, x.dtype), [(w.padding, max(w.after, 0), 0) if d == axis else (0, 0, 0) for d in range(x.ndim)])
 
     values, positions = padded(values, low(values.dtype)), padded(positions, -1)
-    taps = [
-        tuple(strided(x, axis, k * w.dilation, w.count, w.stride) for x in (values, positions)) for k in range(w.kernel)
-    ]
+    taps = [tuple(strided(x, axis, k * w.dilation, w.count, w.stride) for x in (values, positions)) for k in range(w.kernel)]
     return functools.reduce(_larger, taps)
 
 

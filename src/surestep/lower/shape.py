@@ -214,8 +214,10 @@ def pixel_unshuffle(out, x, factor):
 
 def linalg_cross(out, x, y, *, dim=-1):
     x, y = jnp.broadcast_to(x, out.shape), jnp.broadcast_to(y, out.shape)
+
     def turn(v, by):
         return jnp.roll(v, by, dim)
+
     return turn(x, -1) * turn(y, -2) - turn(x, -2) * turn(y, -1)
 
 
@@ -298,8 +300,16 @@ TABLE = {
     **{
         name: lowering(reshaped)
         for name in (
-            "_reshape_copy.default", "view_copy.default", "_unsafe_view.default", "alias_copy.default", "detach_copy.default",
-            "squeeze_copy.default", "squeeze_copy.dim", "squeeze_copy.dims", "unsqueeze_copy.default", "lift.default",
+            "_reshape_copy.default",
+            "view_copy.default",
+            "_unsafe_view.default",
+            "alias_copy.default",
+            "detach_copy.default",
+            "squeeze_copy.default",
+            "squeeze_copy.dim",
+            "squeeze_copy.dims",
+            "unsqueeze_copy.default",
+            "lift.default",
             "lift_fresh_copy.default",
         )
     },
