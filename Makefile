@@ -20,7 +20,7 @@ demo: venv
 	$(BIN)/surestep run examples/digits.py
 
 test: venv
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 test-matrix: venv
 	$(BIN)/python scripts/matrix.py
