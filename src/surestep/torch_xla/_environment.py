@@ -1,0 +1,21 @@
+"""Environment variables that change what torch_xla computes, and that surestep doesn't know: set ones are said, not passed over."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+_INSTEAD = {
+    "XLA_DOWNCAST_BF16": "tensors keep their own dtype. Use torch.autocast('xla', dtype=torch.bfloat16), or model.to(torch.bfloat16)",
+    "XLA_DOWNCAST_FP16": "tensors keep their own dtype. Use torch.autocast('xla', dtype=torch.float16), or model.to(torch.float16)",
+    "XLA_USE_BF16": "tensors keep their own dtype. Use torch.autocast('xla', dtype=torch.bfloat16), or model.to(torch.bfloat16)",
+    "XLA_USE_FP16": "tensors keep their own dtype. Use torch.autocast('xla', dtype=torch.float16), or model.to(torch.float16)",
+    "XLA_USE_SPMD": "SPMD isn't in surestep yet. Everything is on one device",
+}
+
+
+def warn() -> None:
+    """Warns of each variable that is set."""
+    for name, instead in _INSTEAD.items():
+        if os.environ.get(name, "0").lower() not in ("", "0", "false", "off"):
+            warnings.warn(f"{name}={os.environ[name]} has no effect: {instead}", stacklevel=2)

@@ -1,0 +1,22 @@
+"""The code in the README and the user documentation runs."""
+
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks():
+    for page in PAGES:
+        text = page.read_text()
+        for found in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            line = text[: found.start()].count("\n") + 1
+            yield pytest.param(found[1], f"{page.name}:{line}", id=f"{page.name}:{line}")
+
+
+@pytest.mark.parametrize(("code", "place"), blocks())
+def test_it_runs(code, place, capsys):
+    exec(compile(code, place, "exec"), {"__name__": "__main__"})
