@@ -17,6 +17,6 @@ def blocks():
             yield pytest.param(found[1], f"{page.name}:{line}", id=f"{page.name}:{line}")
 
 
-@pytest.mark.parametrize(("code", "place"), blocks())
+@pytest.mark.parametrize(("code", "place"), list(blocks()))
 def test_it_runs(code, place, capsys):
     exec(compile(code, place, "exec"), {"__name__": "__main__"})
