@@ -118,8 +118,8 @@ def test_a_module(tmp_path):
     (tmp_path / "package").mkdir()
     written(tmp_path, "", "package/__init__.py")
     written(tmp_path, "import sys, torch_xla\nprint(__name__, __package__, sys.argv[1:], torch_xla.__version__)\n", "package/train.py")
-    done = surestep("run", "-m", "package.train", "--epochs", "3", cwd=tmp_path)
-    assert done.stdout == "__main__ package ['--epochs', '3'] 2.9.0+surestep\n", done.stderr
+    done = surestep("run", "-m", "package.train", "-q", "--epochs", "3", "--", "-h", cwd=tmp_path)
+    assert done.stdout == "__main__ package ['-q', '--epochs', '3', '--', '-h'] 2.9.0+surestep\n", done.stderr
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])

@@ -10,13 +10,26 @@ import click
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
+class _Run(click.Command):
+    """Everything after ``-m MODULE`` is the module's, as with Python itself."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for index, argument in enumerate(args):
+            if argument == "-m":
+                args = [*args[: index + 2], "--", *args[index + 2 :]]
+                break
+            if argument == "--" or not argument.startswith("-"):
+                break
+        return super().parse_args(ctx, args)
+
+
 @click.group(context_settings=_CONTEXT)
 @click.version_option(importlib.metadata.version("surestep"), prog_name="surestep")
 def main() -> None:
     """Trains PyTorch models on XLA, from plain loops."""
 
 
-@main.command(context_settings={**_CONTEXT, "ignore_unknown_options": True, "allow_interspersed_args": False})
+@main.command(cls=_Run, context_settings={**_CONTEXT, "ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-m", "module", metavar="MODULE", help="Run a module as `python -m MODULE` does.")
 @click.option("--summary/--no-summary", default=True, help="Print what the device did at the end (on stderr).")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing of our own: the same as --no-summary.")

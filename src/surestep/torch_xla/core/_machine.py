@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, TypedDict
 
@@ -89,7 +89,7 @@ def get_rng_state(device: Device = None) -> int:
 
 
 @contextmanager
-def fork_rng(device: Device = None, enabled: bool = True) -> Iterator[None]:
+def fork_rng(device: Device = None, enabled: bool = True) -> Generator[None, None, None]:
     """Puts the random state back at the end of the block."""
     before = get_rng_state(device)
     try:
