@@ -2,13 +2,13 @@
 skipped.
 """
 
+import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -24,8 +24,8 @@ class Corner(NamedTuple):
 
 CORNERS = [
     Corner("3.11", ("2.13.*",), "0.10.*"),
-    Corner("3.12", ("2.15.*", "2.14.*"), "0.12.*"),
-    Corner("3.13", ("2.15.*", "2.14.*"), "0.12.*"),
+    Corner("3.12", ("2.15.*", "2.14.*", "2.13.*"), "0.12.*"),
+    Corner("3.13", ("2.15.*", "2.14.*", "2.13.*"), "0.12.*"),
 ]
 
 
@@ -38,20 +38,32 @@ def interpreter(version):
     return None
 
 
-def cpu_wheel(python, requirement, folder):
-    """Fetches torch alone. A build that wants CUDA's packages is left: it would pull gigabytes of them in."""
-    fetched = subprocess.run(
-        [python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, requirement], capture_output=True, text=True
-    )
-    wheels = sorted(pathlib.Path(folder).glob("torch-*.whl"))
-    if fetched.returncode != 0 or not wheels:
+def cpu_build(python, requirement):
+    """The exact version of torch that pip would install, if it is one without CUDA, whose packages are gigabytes; else None, and why.
+
+    A dry run asks for the wheel's metadata only. It is this environment's pip that asks, for the other interpreter.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--quiet",
+        "--dry-run",
+        "--no-deps",
+        "--report",
+        "-",
+        requirement,
+    ]
+    asked = subprocess.run(command, capture_output=True, text=True)
+    if asked.returncode != 0:
         return None, "no wheel"
-    with zipfile.ZipFile(wheels[0]) as wheel:
-        metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
-        needs = wheel.read(metadata).decode()
-    if "Requires-Dist: nvidia-" in needs or "Requires-Dist: cuda" in needs:
+    metadata = json.loads(asked.stdout)["install"][0]["metadata"]
+    if any(need.startswith(("nvidia-", "cuda-")) for need in metadata["requires_dist"]):
         return None, "only a CUDA build"
-    return wheels[0], ""
+    return metadata["version"], ""
 
 
 def run(corner):
@@ -62,16 +74,15 @@ def run(corner):
     with tempfile.TemporaryDirectory() as folder:
         python = f"{folder}/venv/bin/python"
         subprocess.run([base, "-m", "venv", f"{folder}/venv"], check=True)
-        for version in corner.torch:
-            wheel, why = cpu_wheel(python, f"torch=={version}", folder)
-            print(f"torch {version}: {wheel.name if wheel else why}", flush=True)
-            if wheel is not None:
+        for wanted in corner.torch:
+            version, why = cpu_build(python, f"torch=={wanted}")
+            print(f"torch {wanted}: {version or why}", flush=True)
+            if version is not None:
                 break
         else:
-            return "no torch"
-        installed = subprocess.run(
-            [python, "-m", "pip", "install", "--quiet", str(wheel), f"jax=={corner.jax}", *TOOLS], capture_output=True, text=True
-        )
+            return "no torch without CUDA"
+        command = [python, "-m", "pip", "install", "--quiet", f"torch=={version}", f"jax=={corner.jax}", *TOOLS]
+        installed = subprocess.run(command, capture_output=True, text=True)
         if installed.returncode != 0:
             return f"can't be installed: {installed.stderr.strip().splitlines()[-1]}"
         subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", str(ROOT)], check=True)
