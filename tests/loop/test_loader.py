@@ -1,6 +1,10 @@
 """The loaders: batches on the device, in order, with a boundary before each, and no thread left behind."""
 
 import gc
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import namedtuple
@@ -182,6 +186,18 @@ def test_parallel_loader_over_one_device():
     batches = parallel.per_device_loader(torch.device("xla", 0))
     assert len(batches) == 3
     assert [batch.item() for (batch,) in batches] == [0, 1, 2]
+
+
+def test_parallel_loader_over_two_devices():
+    """Batches are dealt in turn, and an incomplete round is left out."""
+    code = """
+import json, torch, surestep
+from surestep.loop.loader import ParallelLoader
+parallel = ParallelLoader([torch.full((1,), float(number)) for number in range(5)], surestep.devices())
+print(json.dumps([[[str(batch.device), batch.item()] for batch in parallel.per_device_loader(device)] for device in surestep.devices()]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "CPU_NUM_DEVICES": "2"})
+    assert json.loads(done.stdout) == [[["xla:0", 0], ["xla:0", 2]], [["xla:1", 1], ["xla:1", 3]]]
 
 
 def test_input_sharding_is_not_there_yet():

@@ -15,9 +15,9 @@ SPARSE = {"SparseAdam"}  # sparse gradients: no dense backend has them
 def train(device, make, steps=4, schedule=None, closure=False):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)).double()
-    optimizer = make(model.parameters())  # built before the move
-    scheduler = schedule(optimizer) if schedule else None
     model.to(device)
+    optimizer = make(model.parameters())
+    scheduler = schedule(optimizer) if schedule else None
     x, y = torch.linspace(-1, 1, 20, dtype=torch.float64).reshape(5, 4).to(device), torch.ones(5, 2, dtype=torch.float64).to(device)
 
     def loss():

@@ -75,14 +75,21 @@ class XlaTensor(torch.Tensor):
             thread.prepare()
         super().backward(*args, **kwargs)
 
+    @property
+    def _figures(self) -> torch.Tensor:
+        """A `meta` tensor that lies as this one does."""
+        return torch.empty_strided(self._layout.sizes, self._layout.strides, dtype=self._layout.dtype, device="meta")
+
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
-        """Makes ``module.to('xla')`` swap the parameters' contents, so that an optimizer built before still holds them."""
-        return [], (self._storage, self._layout, self.requires_grad)
+        """Makes ``module.to('xla')`` swap the parameters' contents, so that an optimizer built before still holds them; and gives ``torch.compile`` the figures
+        to trace over."""
+        return ["_figures"], None
 
     @staticmethod
-    def __tensor_unflatten__(inner: dict, context: Any, outer_size: Any, outer_stride: Any) -> XlaTensor:
-        storage, layout, _ = context
-        return alias(storage, layout, None)
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], context: Any, outer_size: Any, outer_stride: Any) -> torch.Tensor:
+        from surestep.tensor.figures import stand_in
+
+        return stand_in(inner["_figures"])
 
     def untyped_storage(self) -> torch.UntypedStorage:
         """A stand-in for the storage: its ``data_ptr()`` tells aliases, and is no address."""
