@@ -131,7 +131,6 @@ class PerDeviceLoader:
         if batch is None:
             if not due:
                 _boundary()
-            self._loader.close()
             raise StopIteration
         self._given += 1
         return batch
