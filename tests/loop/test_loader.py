@@ -101,6 +101,18 @@ def test_three_steps_are_one_program(metrics):
     assert parameter.item() == 1 - 0.5 * 3
 
 
+def test_a_loop_without_step_is_one_program_a_batch_too(metrics):
+    """MpDeviceLoader and optimizer_step alone, as scripts for torch_xla have it."""
+    model = torch.nn.Linear(1, 1).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    surestep.clear_metrics()
+    for batch in MpDeviceLoader(numbers(6, batch_size=2), "xla"):
+        optimizer.zero_grad()
+        model(batch[0].unsqueeze(1)).square().sum().backward()
+        surestep.optimizer_step(optimizer)
+    assert metrics().run.count == 3 and metrics().steps == 3 and metrics().transfer_out.count == 0
+
+
 class Broken(Dataset):
     def __len__(self):
         return 4

@@ -1,5 +1,6 @@
 """optimizer_step over one replica."""
 
+import pytest
 import torch
 
 import surestep
@@ -28,9 +29,10 @@ def test_inside_a_step_it_makes_no_boundary(metrics):
     assert parameter.tolist() == [-0.5, -0.5]
 
 
-def test_outside_one_it_makes_one(metrics):
+@pytest.mark.parametrize("barrier", [True, False])
+def test_outside_one_it_makes_one(metrics, barrier):
     parameter, optimizer = one_parameter()
-    surestep.optimizer_step(optimizer, barrier=True)
+    surestep.optimizer_step(optimizer, barrier=barrier)
     assert metrics().run.count == 1
     assert parameter.tolist() == [-0.5, -0.5]
 

@@ -29,12 +29,11 @@ def optimizer_step(
     groups: list[list[int]] | None = None,
     pin_layout: bool = True,
 ) -> Any:
-    """Reduces the gradients over all replicas, then steps.
+    """Reduces the gradients over all replicas, steps, and makes a boundary, unless a ``step()`` is open: the block's end is one.
 
     Args:
         optimizer: Whose ``step()`` is called.
-        barrier: Make a boundary after it. Inside ``step()`` there is none: the block's end is one. Outside, the end of
-            ``optimizer.step()`` is one by itself.
+        barrier: Accepted as torch_xla has it. Without, torch_xla leaves the boundary to a loader's next batch; here both are one program.
         optimizer_args: Named arguments for ``optimizer.step()``.
         groups: Replica groups, as lists of ordinals; all replicas in one if None.
         pin_layout: Accepted as torch_xla has it; layouts are XLA's business here.
@@ -44,6 +43,6 @@ def optimizer_step(
     """
     reduce_gradients(optimizer, groups=groups, pin_layout=pin_layout)
     result = optimizer.step(**optimizer_args)
-    if barrier and not in_step():
+    if not in_step():
         sync()
     return result
