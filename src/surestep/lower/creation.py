@@ -36,7 +36,7 @@ def arange_start_step(out, start, end, step=1):
     """Float ranges are calculated in float64, as the CPU does, unless float32 holds every element exactly."""
     count = out.shape[0]
     if not jnp.issubdtype(out.dtype, np.floating):
-        return lax.iota(out.dtype, count) * number(int(step), out.dtype) + number(int(start), out.dtype)
+        return (lax.iota(np.dtype(np.int64), count) * int(step) + int(start)).astype(out.dtype)
     exact = all(float(v).is_integer() and abs(v) < 2**24 for v in (start, end, step))
     dtype = np.dtype(np.float32) if exact and out.dtype != np.float64 else np.dtype(np.float64)
     return (number(start, dtype) + lax.iota(dtype, count) * number(step, dtype)).astype(out.dtype)
