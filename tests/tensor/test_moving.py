@@ -76,3 +76,26 @@ def test_a_state_dict_from_the_cpu_loads_in_place():
     assert target.weight is parameter and torch.equal(parameter.cpu(), source.weight)
     target.load_state_dict(source.state_dict(), assign=True)
     assert target.weight.device.type == "cpu"  # as PyTorch's assign does
+
+
+@pytest.mark.parametrize(
+    ("hold", "what"), [(lambda p: p.view(-1), "a view of it"), (lambda p: __import__("weakref").ref(p), "a weak reference")]
+)
+def test_what_keeps_a_parameter_from_moving_is_said(hold, what):
+    model = nn.Linear(2, 2)
+    held = hold(model.weight)
+    with pytest.raises(RuntimeError, match=f"{what}.*is alive.*delete it first"):
+        model.to("xla")
+    assert model.weight.device.type == "cpu" and held is not None
+    del held
+    model.to("xla")
+    assert model.weight.device.type == "xla"
+
+
+def test_a_graph_that_is_done_with_does_not_keep_it():
+    model = nn.Linear(2, 2)
+    loss = model(torch.ones(1, 2)).sum()
+    loss.backward()
+    model.to("xla")
+    model(torch.ones(1, 2, device="xla")).sum().backward()
+    assert model.weight.grad.tolist() == [[2, 2], [2, 2]]

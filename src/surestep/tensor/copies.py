@@ -8,7 +8,7 @@ import torch
 
 from surestep.execute import dtypes, transfer
 from surestep.observe import events
-from surestep.tensor import host, metadata, record
+from surestep.tensor import host, metadata, moving, record
 from surestep.tensor.devices import recorder
 from surestep.tensor.operation import Operation
 from surestep.tensor.xla_tensor import XlaTensor, alias, fresh
@@ -57,6 +57,8 @@ def copy_(args: tuple, kwargs: dict) -> torch.Tensor:
 
 def _copy_from_host(target: XlaTensor, source: torch.Tensor) -> XlaTensor:
     hooks = hooks_of(source)
+    if isinstance(source, torch.nn.Parameter):
+        moving.check_swap(source)
     source = source.detach()
     if source.device.type != "cpu":
         source = source.cpu()

@@ -8,6 +8,7 @@ the parameter's contents are swapped with the copy's, and PyTorch finds nothing 
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -30,11 +31,33 @@ def off_device(tensor: Any, convert: Callable[[Any], torch.Tensor]) -> torch.Ten
     return tensor
 
 
+def check_swap(parameter: torch.nn.Parameter) -> None:
+    """Raises where PyTorch is about to swap a parameter's contents for its copy's on the device, and can't: it would only say that it couldn't."""
+    if not _called_by_module():
+        return
+    if weakref.getweakrefs(parameter):
+        what = "a weak reference to it is alive"
+    elif parameter._use_count() > _HOLDERS:
+        what = "a view of it, or a graph that holds one, is alive"
+    else:
+        return
+    raise RuntimeError(
+        f"module.to('xla') can't move a parameter of shape {list(parameter.shape)} in place, as the optimizer that holds it needs: {what}. "
+        f"Move the module before that is made, delete it first, or build the module on the device: `with torch.device('xla'): model = ...`."
+    )
+
+
+# Who holds a parameter's contents while Module._apply moves it: the Python object, the call's argument, and its gradient accumulator.
+_HOLDERS = 3
+
+
 def _called_by_module() -> bool:
-    # off_device <- XlaTensor.to <- the function that Module.to or Module.cpu gives to _apply <- _apply
+    """Whether ``Module._apply`` is moving its parameters, a few frames up."""
     frame = sys._getframe(2)
-    for _ in range(2):
-        frame = frame.f_back
+    for _ in range(8):
         if frame is None:
             return False
-    return frame.f_code is _APPLY
+        if frame.f_code is _APPLY:
+            return True
+        frame = frame.f_back
+    return False
