@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import surestep
 from surestep.loop.loader import MpDeviceLoader, ParallelLoader, to_device
+from surestep.torch_xla.utils.utils import SampleGenerator
 
 Sample = namedtuple("Sample", "image label")
 
@@ -48,6 +49,12 @@ def test_batches_come_in_order_on_the_device():
 def test_it_can_be_iterated_again():
     loader = MpDeviceLoader(numbers(3), "xla")
     assert [[batch.item() for (batch,) in loader] for _ in range(2)] == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_made_up_samples_are_as_many_as_they_say():
+    samples = SampleGenerator((torch.ones(1),), 5)
+    assert len(list(MpDeviceLoader(samples, "xla"))) == len(list(MpDeviceLoader(samples, "xla"))) == 5
+    assert list(MpDeviceLoader([], "xla")) == []
 
 
 def test_nested_batches():

@@ -4,7 +4,6 @@ it from.
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -70,9 +69,7 @@ class ParallelLoader:
         self._buffers = dict(zip(self._devices, buffers, strict=True))
         # The thread holds the buffers, not this object: when the loop is left early and this object goes, the thread ends.
         self._end = weakref.finalize(self, _close, buffers)
-        iterator = iter(cpu_loader)
-        first = list(itertools.islice(iterator, 1))
-        fill(itertools.chain(first, iterator), buffers, [partial(to_device, device=device) for device in self._devices])
+        fill(_begun(cpu_loader), buffers, [partial(to_device, device=device) for device in self._devices])
 
     def per_device_loader(self, device: torch.device | str) -> PerDeviceLoader:
         """The batches of one device."""
@@ -97,6 +94,23 @@ class ParallelLoader:
     def close(self) -> None:
         """Ends the reading thread."""
         self._end()
+
+
+_END = object()
+
+
+def _begun(loader: Iterable[Any]) -> Iterator[Any]:
+    """The loader's batches, the first of which is fetched now. ``iter()`` is called once: to some loaders, again means anew."""
+    iterator = iter(loader)
+    first = next(iterator, _END)
+
+    def batches() -> Iterator[Any]:
+        batch = first
+        while batch is not _END:
+            yield batch
+            batch = next(iterator, _END)
+
+    return batches()
 
 
 def _close(buffers: list[Buffer]) -> None:
