@@ -9,43 +9,38 @@ import torch
 from surestep.tensor.operation import name_of
 
 _aten = torch.ops.aten
+_OTHER_NAMES = {"norm": _aten.linalg_vector_norm, "powsum": None}
+_BY_KEYWORD = {"addcmul": "value", "addcdiv": "value", "addcmul_": "value", "addcdiv_": "value"}  # the last of four
 
 
 def handler(func: torch._ops.OpOverload) -> Any:
     """The loop for a foreach operation; None where there is no operation for one tensor."""
-    packet, _, overload = name_of(func).partition(".")
-    single = getattr(_aten, packet.removeprefix("_foreach_"), None)
-    if single is None and packet.endswith("_") :
-        single = getattr(_aten, packet.removeprefix("_foreach_"), None)
-    if packet in ("_foreach_norm", "_foreach_max"):
-        single = {"_foreach_norm": _aten.linalg_vector_norm, "_foreach_max": _aten.max}[packet]
+    packet = name_of(func).partition(".")[0].removeprefix("_foreach_")
+    single = _OTHER_NAMES.get(packet, getattr(_aten, packet, None))
     if single is None:
         return None
-    arguments = func._schema.arguments
-    listed = {
-        argument.name: position for position, argument in enumerate(arguments) if str(argument.type).startswith(("List", "Optional[List"))
-    }
+    keyword = _BY_KEYWORD.get(packet)
 
     def run(args: tuple, kwargs: dict) -> Any:
-        count = len(args[0])
-        given = dict(zip((a.name for a in arguments), args, strict=False))
-        given.update(kwargs)
-        results = [
-            single(*_positional(given, listed, item), **_named(given, arguments, listed, item)) for item in range(count)
-        ]
+        count = next(len(a) for a in args if isinstance(a, (list, tuple)))
+        results = []
+        for item in range(count):
+            given = [_item(a, item, position) for position, a in enumerate(args)]
+            named = {name: _item(a, item, 1) for name, a in kwargs.items()}
+            if keyword is not None and len(given) == 4:
+                named[keyword] = given.pop()
+                if isinstance(named[keyword], torch.Tensor):
+                    named[keyword] = named[keyword].item()
+            results.append(single(*given, **named))
         return results if func._schema.returns else None
 
-    def _positional(values: dict, lists: dict, item: int) -> list[Any]:
-        found = []
-        for argument in arguments:
-            if argument.kwarg_only or argument.name not in values:
-                continue
-            value = values[argument.name]
-            is_list = argument.name in lists or (isinstance(value, torch.Tensor) and argument.name == "scalars")
-            found.append(value[item] if is_list else value)
-        return found
-
-    def _named(values: dict, schema: Any, lists: dict, item: int) -> dict[str, Any]:
-        return {a.name: values[a.name][item] if a.name in lists else values[a.name] for a in schema if a.kwarg_only and a.name in values}
-
     return run
+
+
+def _item(a: Any, item: int, position: int) -> Any:
+    """A list's element; what is no list serves all. A 1-d CPU tensor after the first operand is a list of numbers (``_foreach_addcdiv.Tensor``)."""
+    if isinstance(a, (list, tuple)):
+        return a[item]
+    if position and isinstance(a, torch.Tensor) and a.ndim == 1 and a.device.type == "cpu":
+        return a[item].item()
+    return a
