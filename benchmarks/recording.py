@@ -41,9 +41,19 @@ def per_call(function: Callable[[], object], count: int) -> float:
 def recording(rounds: int = 15, count: int = 400) -> dict[str, float]:
     """Chains of one operation, cut after every round outside the clock."""
     base = _MAKE(Floor, (32, 32), strides=(32, 1), dtype=torch.float32, device=_DEVICE)
-    floors: dict[str, torch.Tensor] = {"no grad": base, "grad": _MAKE(Floor, (32, 32), strides=(32, 1), dtype=torch.float32, device=_DEVICE).requires_grad_()}
-    ours: dict[str, torch.Tensor] = {"no grad": torch.ones(32, 32, device="xla"), "grad": torch.ones(32, 32, device="xla", requires_grad=True)}
-    operations: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"add": lambda t: t + t, "mul by a number": lambda t: t * 2.0, "relu": torch.relu}
+    floors: dict[str, torch.Tensor] = {
+        "no grad": base,
+        "grad": _MAKE(Floor, (32, 32), strides=(32, 1), dtype=torch.float32, device=_DEVICE).requires_grad_(),
+    }
+    ours: dict[str, torch.Tensor] = {
+        "no grad": torch.ones(32, 32, device="xla"),
+        "grad": torch.ones(32, 32, device="xla", requires_grad=True),
+    }
+    operations: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "add": lambda t: t + t,
+        "mul by a number": lambda t: t * 2.0,
+        "relu": torch.relu,
+    }
     found = {}
     for grad in floors:
         for name, operation in operations.items():
@@ -95,7 +105,11 @@ def tiny_step(optimizer: Callable, rounds: int = 15, steps: int = 200) -> dict[s
         mine = (time.perf_counter() - start) / steps * 1e6
         ratios.append(mine / theirs)
         times.append(mine)
-    return {"us a step": round(statistics.median(times), 1), "times eager": round(statistics.median(ratios), 2), "spread": [round(min(ratios), 2), round(max(ratios), 2)]}
+    return {
+        "us a step": round(statistics.median(times), 1),
+        "times eager": round(statistics.median(ratios), 2),
+        "spread": [round(min(ratios), 2), round(max(ratios), 2)],
+    }
 
 
 if __name__ == "__main__":

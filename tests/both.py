@@ -37,7 +37,9 @@ def compare(theirs: Any, ours: Any, strides: bool = True, **tolerances: float) -
             assert a.shape == b.shape and a.dtype == b.dtype
             if strides and a.numel():
                 assert moving(a) == moving(b), f"strides {a.stride()} on the CPU, {b.stride()} here"
-            torch.testing.assert_close(b.detach().cpu(), a.detach().resolve_conj().resolve_neg(), equal_nan=True, check_stride=False, **tolerances)
+            torch.testing.assert_close(
+                b.detach().cpu(), a.detach().resolve_conj().resolve_neg(), equal_nan=True, check_stride=False, **tolerances
+            )
         else:
             assert a == b
 

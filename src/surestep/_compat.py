@@ -42,9 +42,13 @@ def register_device_guard() -> Any:
     try:
         registry = (ctypes.c_void_p * _SLOTS).in_dll(libc10, "_ZN3c104impl26device_guard_impl_registryE")
     except ValueError as error:
-        raise ImportError(f"surestep can't register its device with torch {torch.__version__}: its device registry is not exported. {_SUPPORTED}") from error
+        raise ImportError(
+            f"surestep can't register its device with torch {torch.__version__}: its device registry is not exported. {_SUPPORTED}"
+        ) from error
     if int(torch._C._autograd.DeviceType.XLA) != _XLA_SLOT or registry[0] is None:
-        raise ImportError(f"surestep can't register its device with torch {torch.__version__}: its device registry has another layout. {_SUPPORTED}")
+        raise ImportError(
+            f"surestep can't register its device with torch {torch.__version__}: its device registry has another layout. {_SUPPORTED}"
+        )
     if registry[_XLA_SLOT] is not None:
         raise ImportError("surestep can't register its device: the 'xla' device is taken already (is torch_xla imported in this process?)")
     before = registry[_PRIVATEUSE1_SLOT]

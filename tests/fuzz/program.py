@@ -206,7 +206,12 @@ def optimize(r: random.Random) -> Callable[[Machine], None]:
         if not leaves:
             return
         if not m.optimizers or kind == 3:
-            make = [lambda p: torch.optim.SGD(p, lr, momentum=0.9), lambda p: torch.optim.Adam(p, lr), lambda p: torch.optim.AdamW(p, lr, amsgrad=True), lambda p: torch.optim.SGD(p, lr)][kind]
+            make = [
+                lambda p: torch.optim.SGD(p, lr, momentum=0.9),
+                lambda p: torch.optim.Adam(p, lr),
+                lambda p: torch.optim.AdamW(p, lr, amsgrad=True),
+                lambda p: torch.optim.SGD(p, lr),
+            ][kind]
             m.optimizers[:] = [make(leaves)]
         for group in m.optimizers[0].param_groups:
             group["lr"] *= 0.9
@@ -286,7 +291,11 @@ def alias(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.numel() > 0 and b.numel() > 0 and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
-UNDEFINED_ON_ALIASES = {4, 5, 9}  # out= of another size over the operand's own memory, addmm_ into its operand: the CPU reads what it has just written
+UNDEFINED_ON_ALIASES = {
+    4,
+    5,
+    9,
+}  # out= of another size over the operand's own memory, addmm_ into its operand: the CPU reads what it has just written
 
 
 def overlaps(tensor: torch.Tensor) -> bool:

@@ -18,9 +18,9 @@ import warnings
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
 import torch
+from program import Machine, differences, generate, run
 
 import surestep
-from program import Machine, differences, generate, run
 
 SEEDS = pathlib.Path(__file__).with_name("seeds.txt")
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from program import Machine, differences, generate, run
 
 import surestep
-from program import Machine, differences, generate, run
 
 KEPT = pathlib.Path(__file__).with_name("seeds.txt")
 

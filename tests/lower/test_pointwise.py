@@ -92,6 +92,7 @@ FAMILY = Elementwise(
         "div.Scalar_mode": lambda: [aten.div.Scalar_mode(INTS, 3, rounding_mode=mode) for mode in (None, "floor", "trunc")],
         "div.Tensor_mode int": lambda: [torch.div(DIVIDENDS, DIVISORS, rounding_mode=mode) for mode in (None, "floor", "trunc")],
         "div.Tensor_mode special": lambda: [torch.div(LEFT, RIGHT, rounding_mode=mode) for mode in (None, "floor", "trunc")],
+        "div.Tensor_mode broadcast": lambda: torch.div(torch.arange(1.0, 60).reshape(-1, 1), torch.arange(0.5, 9), rounding_mode="trunc"),
         "div.Tensor_mode bfloat16": lambda: torch.div(LEFT.bfloat16(), RIGHT.bfloat16(), rounding_mode="floor"),
         "floor_divide.Scalar": lambda: aten.floor_divide.Scalar(INTS, -2),
         "remainder.Tensor int": lambda: torch.remainder(DIVIDENDS, DIVISORS),

@@ -8,8 +8,16 @@ import torch
 import surestep
 
 MISTAKES = {
-    "shapes": (lambda x: x + torch.ones(3, device="xla"), RuntimeError, r"The size of tensor a \(2\) must match the size of tensor b \(3\)"),
-    "devices": (lambda x: x + torch.ones(2), RuntimeError, "Expected all tensors to be on the same device, but found at least two devices, xla:0 and cpu"),
+    "shapes": (
+        lambda x: x + torch.ones(3, device="xla"),
+        RuntimeError,
+        r"The size of tensor a \(2\) must match the size of tensor b \(3\)",
+    ),
+    "devices": (
+        lambda x: x + torch.ones(2),
+        RuntimeError,
+        "Expected all tensors to be on the same device, but found at least two devices, xla:0 and cpu",
+    ),
     "product": (lambda x: torch.ones(2, 3, device="xla") @ x, RuntimeError, "size mismatch|must match"),
     "view": (lambda x: x.view(3), RuntimeError, "shape '.3.' is invalid for input of size 2"),
     "in-place dtype": (lambda x: torch.ones(2, device="xla", dtype=torch.int64).mul_(1.5), RuntimeError, "result type Float can't be cast"),
@@ -78,7 +86,9 @@ def test_a_program_that_fails_at_its_start_names_itself_in_what_it_lost(monkeypa
         surestep.sync()
     monkeypatch.undo()
     assert kept.tolist() == [1, 1, 1]
-    with pytest.raises(RuntimeError, match=r"lost: its memory was given to program_\d+ .*test_errors.py.* which failed: RESOURCE_EXHAUSTED"):
+    with pytest.raises(
+        RuntimeError, match=r"lost: its memory was given to program_\d+ .*test_errors.py.* which failed: RESOURCE_EXHAUSTED"
+    ):
         weight.tolist()
     weight.copy_(torch.zeros(3))
     assert (weight + 1).tolist() == [1, 1, 1]

@@ -15,7 +15,9 @@ class Tied(nn.Module):
         return self.head(self.embedding(x))
 
 
-@pytest.mark.parametrize("move", [lambda m: m.to("xla"), lambda m: m.to("xla").cpu(), lambda m: m.to("xla").double(), lambda m: m.to("xla").to("cpu").to("xla")])
+@pytest.mark.parametrize(
+    "move", [lambda m: m.to("xla"), lambda m: m.to("xla").cpu(), lambda m: m.to("xla").double(), lambda m: m.to("xla").to("cpu").to("xla")]
+)
 def test_parameters_keep_identity_ties_and_optimizers(move):
     model = Tied()
     parameter = model.head.weight

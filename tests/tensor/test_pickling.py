@@ -32,7 +32,11 @@ def test_to_and_from_the_cpu(dtype):
 
 def test_what_shares_a_storage_shares_it_when_loaded():
     tensor = torch.arange(4.0, device="xla")
-    for first, second in (torch.load(saved((tensor, tensor[1:])), weights_only=True), pickle.loads(pickle.dumps((tensor, tensor[1:]))), copy.deepcopy((tensor, tensor[1:]))):
+    for first, second in (
+        torch.load(saved((tensor, tensor[1:])), weights_only=True),
+        pickle.loads(pickle.dumps((tensor, tensor[1:]))),
+        copy.deepcopy((tensor, tensor[1:])),
+    ):
         first[1] = 9
         assert second.tolist() == [9, 2, 3] and tensor.tolist() == [0, 1, 2, 3]
 

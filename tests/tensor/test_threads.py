@@ -66,7 +66,9 @@ def test_two_devices_backward_included_whatever_came_first(order):
         "else: raise AssertionError",
         "print('ok')",
     ]
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], env={**__import__("os").environ, "CPU_NUM_DEVICES": "2"}, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], env={**__import__("os").environ, "CPU_NUM_DEVICES": "2"}, capture_output=True, text=True
+    )
     assert done.stdout.strip() == "ok", done.stderr
 
 

@@ -87,7 +87,14 @@ def test_aliases_are_aliases_to_pytorch():
 
 
 @pytest.mark.parametrize(
-    "change", [lambda t: t.t_(), lambda t: t.transpose_(0, 1), lambda t: t.unsqueeze_(1), lambda t: t.as_strided_((2,), (3,), 1), lambda t: t.squeeze_()]
+    "change",
+    [
+        lambda t: t.t_(),
+        lambda t: t.transpose_(0, 1),
+        lambda t: t.unsqueeze_(1),
+        lambda t: t.as_strided_((2,), (3,), 1),
+        lambda t: t.squeeze_(),
+    ],
 )
 def test_in_place_views_change_the_tensor_itself(change):
     same(lambda t: (change(t), t.add_(1), t.clone())[2], torch.arange(6.0).reshape(2, 3))

@@ -30,7 +30,12 @@ def set_lr(lr):
 
 @pytest.mark.parametrize(
     ("optimizer", "programs"),
-    [(lambda p: torch.optim.SGD(p, 0.1), 2), (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), 3), (lambda p: torch.optim.AdamW(p, 0.1), 3), (lambda p: torch.optim.RMSprop(p, 0.1), 3)],
+    [
+        (lambda p: torch.optim.SGD(p, 0.1), 2),
+        (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), 3),
+        (lambda p: torch.optim.AdamW(p, 0.1), 3),
+        (lambda p: torch.optim.RMSprop(p, 0.1), 3),
+    ],
 )
 def test_a_schedule_costs_one_more_program(optimizer, programs, metrics):
     schedule = set_lr(lambda step: 0.1 / (1 + step))

@@ -20,7 +20,27 @@ class Two(enum.IntEnum):
     TWO = 2
 
 
-DIFFERENT = [1, 1.0, True, 0, 0.0, -0.0, False, None, "1", 1j, [1], [1.0], [[1]], [1, 1], float("inf"), torch.float32, torch.device("xla:0"), 2**70, ref(1)]
+DIFFERENT = [
+    1,
+    1.0,
+    True,
+    0,
+    0.0,
+    -0.0,
+    False,
+    None,
+    "1",
+    1j,
+    [1],
+    [1.0],
+    [[1]],
+    [1, 1],
+    float("inf"),
+    torch.float32,
+    torch.device("xla:0"),
+    2**70,
+    ref(1),
+]
 
 
 def test_all_are_different():
@@ -40,7 +60,12 @@ def test_sequences_do_not_run_into_each_other():
 
 
 def test_numbers_of_other_libraries_are_pythons():
-    assert key(np.float32(1.5)) == key(1.5) and key(np.int64(3)) == key(3) == key(3) and key(Two.TWO) == key(2) and key(np.bool_(True)) == key(True)
+    assert (
+        key(np.float32(1.5)) == key(1.5)
+        and key(np.int64(3)) == key(3) == key(3)
+        and key(Two.TWO) == key(2)
+        and key(np.bool_(True)) == key(True)
+    )
 
 
 def test_what_is_no_constant_is_refused():

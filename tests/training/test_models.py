@@ -17,7 +17,11 @@ class Block(nn.Module):
     def __init__(self, inside, outside):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(inside, outside, 3, 2, 1, bias=False), nn.BatchNorm2d(outside), nn.ReLU(inplace=True), nn.Conv2d(outside, outside, 3, 1, 1, bias=False), nn.BatchNorm2d(outside)
+            nn.Conv2d(inside, outside, 3, 2, 1, bias=False),
+            nn.BatchNorm2d(outside),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(outside, outside, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outside),
         )
         self.shortcut = nn.Sequential(nn.Conv2d(inside, outside, 1, 2, bias=False), nn.BatchNorm2d(outside))
 
@@ -27,7 +31,15 @@ class Block(nn.Module):
 
 def resnet():
     return nn.Sequential(
-        nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1), Block(8, 16), Block(16, 16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4)
+        nn.Conv2d(3, 8, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+        Block(8, 16),
+        Block(16, 16),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 4),
     )
 
 
@@ -61,13 +73,22 @@ class Recurrent(nn.Module):
 
 def autoencoder():
     return nn.Sequential(
-        nn.Conv2d(1, 4, 3, 2, 1), nn.SiLU(), nn.GroupNorm(2, 4), nn.ConvTranspose2d(4, 4, 4, 2, 1), nn.Upsample(scale_factor=2, mode="bilinear"), nn.LeakyReLU(0.1), nn.Conv2d(4, 1, 3, 2, 1), nn.Sigmoid()
+        nn.Conv2d(1, 4, 3, 2, 1),
+        nn.SiLU(),
+        nn.GroupNorm(2, 4),
+        nn.ConvTranspose2d(4, 4, 4, 2, 1),
+        nn.Upsample(scale_factor=2, mode="bilinear"),
+        nn.LeakyReLU(0.1),
+        nn.Conv2d(4, 1, 3, 2, 1),
+        nn.Sigmoid(),
     )
 
 
 def bert():
     layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, activation="gelu", batch_first=True)
-    return nn.Sequential(nn.Embedding(17, 16), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Flatten(0, 1), nn.Linear(16, 17))
+    return nn.Sequential(
+        nn.Embedding(17, 16), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Flatten(0, 1), nn.Linear(16, 17)
+    )
 
 
 def images(n=4, c=3, size=16):

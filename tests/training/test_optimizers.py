@@ -55,7 +55,12 @@ def test_optimizer(kind, options, what, implementation):
         pytest.skip("takes matrices only; test_muon")
     info = next(info for info in optim_db if info.optim_cls is kind)
     if implementation == "foreach":
-        if what not in ("default", "maximize, weight_decay", "amsgrad", "momentum") or "foreach" not in info.supported_impls or options.get("differentiable") or options.get("capturable"):
+        if (
+            what not in ("default", "maximize, weight_decay", "amsgrad", "momentum")
+            or "foreach" not in info.supported_impls
+            or options.get("differentiable")
+            or options.get("capturable")
+        ):
             pytest.skip("PyTorch has no foreach form of it, or it is as another one")
         options = {**options, "foreach": True}
 

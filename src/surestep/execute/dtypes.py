@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-import ml_dtypes
+import functools
+
 import numpy as np
 import torch
 
-_PAIRS: tuple[tuple[torch.dtype, type], ...] = (
+
+@functools.cache
+def _to_jax() -> dict[torch.dtype, np.dtype]:
+    import ml_dtypes  # some milliseconds, which `import surestep` need not take
+
+    return {
+        torch.bfloat16: np.dtype(ml_dtypes.bfloat16),
+        torch.float8_e4m3fn: np.dtype(ml_dtypes.float8_e4m3fn),
+        torch.float8_e4m3fnuz: np.dtype(ml_dtypes.float8_e4m3fnuz),
+        torch.float8_e5m2: np.dtype(ml_dtypes.float8_e5m2),
+        torch.float8_e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
+        **{torch_dtype: np.dtype(numpy_type) for torch_dtype, numpy_type in _NUMPYS_OWN},
+    }
+
+
+@functools.cache
+def _to_torch() -> dict[np.dtype, torch.dtype]:
+    return {numpy_dtype: torch_dtype for torch_dtype, numpy_dtype in _to_jax().items()}
+
+
+_NUMPYS_OWN: tuple[tuple[torch.dtype, type], ...] = (
     (torch.bool, np.bool_),
     (torch.uint8, np.uint8),
     (torch.uint16, np.uint16),
@@ -17,24 +38,17 @@ _PAIRS: tuple[tuple[torch.dtype, type], ...] = (
     (torch.int32, np.int32),
     (torch.int64, np.int64),
     (torch.float16, np.float16),
-    (torch.bfloat16, ml_dtypes.bfloat16),
     (torch.float32, np.float32),
     (torch.float64, np.float64),
     (torch.complex64, np.complex64),
     (torch.complex128, np.complex128),
-    (torch.float8_e4m3fn, ml_dtypes.float8_e4m3fn),
-    (torch.float8_e4m3fnuz, ml_dtypes.float8_e4m3fnuz),
-    (torch.float8_e5m2, ml_dtypes.float8_e5m2),
-    (torch.float8_e5m2fnuz, ml_dtypes.float8_e5m2fnuz),
 )
-_TO_JAX = {torch_dtype: np.dtype(numpy_type) for torch_dtype, numpy_type in _PAIRS}
-_TO_TORCH = {numpy_dtype: torch_dtype for torch_dtype, numpy_dtype in _TO_JAX.items()}
 
 
 def to_jax(dtype: torch.dtype) -> np.dtype:
     """The NumPy dtype that JAX uses for a PyTorch dtype; ``TypeError`` where XLA has none (quantized, complex32)."""
     try:
-        return _TO_JAX[dtype]
+        return _to_jax()[dtype]
     except KeyError:
         raise TypeError(f"the xla device has no dtype {dtype}: XLA can't represent it. Convert the tensor before it is moved.") from None
 
@@ -42,6 +56,6 @@ def to_jax(dtype: torch.dtype) -> np.dtype:
 def to_torch(dtype: np.dtype) -> torch.dtype:
     """The PyTorch dtype of a JAX array's dtype; ``TypeError`` where PyTorch has none."""
     try:
-        return _TO_TORCH[np.dtype(dtype)]
+        return _to_torch()[np.dtype(dtype)]
     except KeyError:
         raise TypeError(f"PyTorch has no dtype for JAX's {dtype}") from None

@@ -69,7 +69,9 @@ def build(
         middle = time.perf_counter()
         executable = lowered.compile()
         end = time.perf_counter()
-    events.emit("compile", line, program=name, lower_seconds=middle - start, compile_seconds=end - middle, outputs=len(outputs), leaves=len(leaves))
+    events.emit(
+        "compile", line, program=name, lower_seconds=middle - start, compile_seconds=end - middle, outputs=len(outputs), leaves=len(leaves)
+    )
     return Program(name, executable, tuple(index for index, _ in outputs), frozenset(donated))
 
 

@@ -1,5 +1,6 @@
 """Boundaries: where what was recorded is run. Explicit ones are `sync` and the end of `step`; the end of `optimizer.step()` outside any
-`step()` is one too, so that a loop which forgets them trains all the same."""
+`step()` is one too, so that a loop which forgets them trains all the same.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from surestep.observe import events, frames
 from surestep.observe.events import Cause
 from surestep.tensor import device_module, devices
 from surestep.tensor.process import at_first_use
@@ -34,8 +36,9 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
 
 def boundary(cause: Cause) -> None:
     """Cuts the trace of every device, then runs the step closures that wait for it."""
-    for recorder in devices.started():
-        recorder.cut(cause)
+    cut = [recorder.cut(cause) for recorder in devices.started()]
+    if cut and not any(cut):
+        events.emit("nothing_pending", frames.user_line(), cause=cause)
     _run_closures()
 
 

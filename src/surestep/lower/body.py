@@ -19,7 +19,7 @@ from surestep.trace.layout import Layout
 from surestep.trace.operands import LIFTED_FLOAT, LIFTED_INT, HostScalar, Ref, add_constant
 
 
-class NotLowered(Exception):  # noqa: N818
+class NotLowered(Exception):
     """The lowering refuses these operands, or gives something else than PyTorch would; the cause tells."""
 
 
@@ -28,7 +28,13 @@ _LIMIT = 20_000
 
 
 def body(
-    name: str, arguments: Any, keywords: dict[str, Any], figures: dict[Ref, tuple], outputs: tuple[Layout | None, ...], single: bool, cast: bool
+    name: str,
+    arguments: Any,
+    keywords: dict[str, Any],
+    figures: dict[Ref, tuple],
+    outputs: tuple[Layout | None, ...],
+    single: bool,
+    cast: bool,
 ) -> Any:
     """The lowering of ``name`` as a jaxpr. ``figures`` are the (sizes, dtype) of the SSA operands. Raises ``NotLowered``."""
     key: list[Any] = [name, tuple(None if out is None else (out.sizes, out.dtype) for out in outputs), cast]
@@ -65,7 +71,9 @@ def _add(value: Any, key: list[Any], dynamic: list[jax.ShapeDtypeStruct], figure
         add_constant(key, value)
 
 
-def _traced(name: str, arguments: Any, keywords: dict[str, Any], dynamic: list, outputs: tuple[Layout | None, ...], single: bool, cast: bool) -> Any:
+def _traced(
+    name: str, arguments: Any, keywords: dict[str, Any], dynamic: list, outputs: tuple[Layout | None, ...], single: bool, cast: bool
+) -> Any:
     entry = lowerings()[name]
     outs = tuple(None if out is None else Out(tuple(out.sizes), dtypes.to_jax(out.dtype)) for out in outputs)
 

@@ -92,8 +92,7 @@ class _Run:
         start, offset = self.values[seed.index].astype(jnp.uint64)
         words = jnp.stack([start >> 32, start & 0xFFFFFFFF]).astype(jnp.uint32)
         key = jax.random.wrap_key_data(words, impl="threefry2x32")
-        count = offset + jnp.uint64(draw)
+        count = offset + jnp.uint64(draw % (1 << 64))  # a generator set back draws at a negative distance
         for half in (count >> 32, count & 0xFFFFFFFF):
             key = jax.random.fold_in(key, half.astype(jnp.uint32))
         return key
-

@@ -61,7 +61,11 @@ def _floor_divide(x, y):
 
 
 def _trunc_divide(x, y):
-    return jnp.asarray(lax.div(*jnp.broadcast_arrays(x, y))) if is_integral(x.dtype) else jnp.trunc(x / y)
+    if is_integral(x.dtype):
+        return lax.div(*jnp.broadcast_arrays(x, y))
+    # XLA may divide by a broadcast operand as a product with its reciprocal, which makes 1 - eps of x / x.
+    quotient = x / y
+    return jnp.where(jnp.fmod(x, y) == 0, jnp.round(quotient), jnp.trunc(quotient))
 
 
 _DIVISIONS = {None: binary(jnp.true_divide), "floor": binary(_floor_divide), "trunc": binary(_trunc_divide)}

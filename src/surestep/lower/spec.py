@@ -58,7 +58,9 @@ def number(value: Any, dtype: np.dtype) -> Any:
 def promoted(*values: Any) -> np.dtype:
     """PyTorch's promoted dtype of arrays and Python numbers (``torch.result_type``: 0-d arrays and numbers give way)."""
     stand_ins = [
-        value if isinstance(value, (bool, int, float, complex)) else torch.empty((0,) * min(value.ndim, 1), dtype=dtypes.to_torch(value.dtype), device="meta")
+        value
+        if isinstance(value, (bool, int, float, complex))
+        else torch.empty((0,) * min(value.ndim, 1), dtype=dtypes.to_torch(value.dtype), device="meta")
         for value in values
     ]
     result = stand_ins[0]

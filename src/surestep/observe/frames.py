@@ -25,6 +25,12 @@ class Line(NamedTuple):
 
 
 @functools.cache
+def _is_installed(filename: str) -> bool:
+    """A framework between the user and us (accelerate, transformers): its line is told only where there is no other."""
+    return "site-packages" in filename.split(os.sep)
+
+
+@functools.cache
 def _is_users(filename: str) -> bool:
     if filename.startswith("<frozen") or filename == "<string>":
         return False
@@ -39,13 +45,16 @@ def _is_users(filename: str) -> bool:
 
 def user_line(skip: int = 1) -> Line | None:
     """The user's line that led here; None where there is none (an interpreter's own thread, say)."""
-    frame = sys._getframe(skip)
+    frame, installed = sys._getframe(skip), None
     while frame is not None:
         code = frame.f_code
         if _is_users(code.co_filename):
-            return Line(code.co_filename, frame.f_lineno, code.co_name)
+            line = Line(code.co_filename, frame.f_lineno, code.co_name)
+            if not _is_installed(code.co_filename):
+                return line
+            installed = installed or line
         frame = frame.f_back
-    return None
+    return installed
 
 
 def user_stack() -> tuple[tuple[int, int], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
@@ -29,9 +30,15 @@ def upload(tensor: torch.Tensor, device: torch.device | None, keep_strides: bool
     wanted = layout(tensor.shape, tensor.stride(), 0, tensor.dtype)
     if not (keep_strides and wanted.dense):
         wanted = record._dense(tensor.shape, tensor.dtype)
-    array = transfer.to_device(tensor, where.device)
-    events.emit("transfer_in", None, nbytes=array.nbytes)
+    array = _sent(tensor, where.device)
     return fresh(Storage(where, wanted, array))
+
+
+def _sent(tensor: torch.Tensor, device: int) -> Any:
+    start = time.perf_counter()
+    array = transfer.to_device(tensor, device)
+    events.emit("transfer_in", None, nbytes=array.nbytes, seconds=time.perf_counter() - start)
+    return array
 
 
 def copy_(args: tuple, kwargs: dict) -> torch.Tensor:
@@ -64,11 +71,15 @@ def _copy_from_host(target: XlaTensor, source: torch.Tensor) -> XlaTensor:
         source = source.cpu()
     with LOCK:
         storage, view = target._storage, target._layout
-        if source.shape == view.sizes and view.dense and view.numel == storage.layout.numel and (view is storage.layout or (storage.unwritten and view.dtype == storage.layout.dtype)):
+        if (
+            source.shape == view.sizes
+            and view.dense
+            and view.numel == storage.layout.numel
+            and (view is storage.layout or (storage.unwritten and view.dtype == storage.layout.dtype))
+        ):
             if source.layout is not torch.strided or source.is_quantized:
                 upload(source, target.device)  # raises
-            array = transfer.to_device(source.to(view.dtype), storage.trace.device)
-            events.emit("transfer_in", None, nbytes=array.nbytes)
+            array = _sent(source.to(view.dtype), storage.trace.device)
             storage.layout = view
             replace(storage, array)
             storage.hooks = hooks
@@ -85,7 +96,8 @@ def replace(storage: Storage, array: Any) -> None:
 
 def hooks_of(source: torch.Tensor) -> Any:
     """The gradient hooks of a parameter that is being moved. ``module.to('xla')`` swaps its contents with the copy's, and its hooks are lost unless they are put
-    back; that is done when its value is first used."""
+    back; that is done when its value is first used.
+    """
     if not source.is_leaf:
         return None
     backward, after = source._backward_hooks, getattr(source, "_post_accumulate_grad_hooks", None)
@@ -155,7 +167,9 @@ def new_empty(args: tuple, kwargs: dict) -> torch.Tensor:
 
 
 def new_empty_strided(args: tuple, kwargs: dict) -> torch.Tensor:
-    return _like(args[0], kwargs, lambda options: empty_strided(args[1:], options), lambda options: torch.empty_strided(*args[1:], **options))
+    return _like(
+        args[0], kwargs, lambda options: empty_strided(args[1:], options), lambda options: torch.empty_strided(*args[1:], **options)
+    )
 
 
 def empty_like(args: tuple, kwargs: dict) -> torch.Tensor:

@@ -33,7 +33,9 @@ def recorder(device: torch.device | None) -> Recorder:
     index = _current if device is None or device.index is None else device.index
     found = recorders()
     if not 0 <= index < len(found):
-        raise RuntimeError(f"invalid device ordinal: xla:{index}. This process has {len(found)} xla device(s); CPU_NUM_DEVICES=N gives N virtual ones on the CPU")
+        raise RuntimeError(
+            f"invalid device ordinal: xla:{index}. This process has {len(found)} xla device(s); CPU_NUM_DEVICES=N gives N virtual ones on the CPU"
+        )
     return found[index]
 
 

@@ -52,7 +52,12 @@ def _inner(value: Any) -> Any:
 def stand_in(inner: torch.Tensor) -> Figures:
     """The traced tensor that lies as ``inner`` does."""
     tensor = _compat.make_wrapper(
-        Figures, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype, device=torch.device("xla", 0)
+        Figures,
+        inner.shape,
+        strides=inner.stride(),
+        storage_offset=inner.storage_offset(),
+        dtype=inner.dtype,
+        device=torch.device("xla", 0),
     )
     tensor._figures = inner
     return tensor

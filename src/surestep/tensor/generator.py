@@ -87,7 +87,9 @@ def default(index: int) -> Generator:
     """The device's own generator. One that wasn't seeded follows ``torch.manual_seed``'s last seed."""
     found = _default.get(index)
     if found is None:
-        found = _default[index] = Generator(torch.device("xla", index)).manual_seed(_default_seed[0] if _default_seed else torch.initial_seed())
+        found = _default[index] = Generator(torch.device("xla", index)).manual_seed(
+            _default_seed[0] if _default_seed else torch.initial_seed()
+        )
     return found
 
 

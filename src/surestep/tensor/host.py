@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import warnings
 from typing import Any
 
@@ -59,11 +60,14 @@ def to_cpu(tensor: XlaTensor, cause: Cause = Cause.VALUE) -> torch.Tensor:
         concrete(storage, cause)
         array = storage.array
     line = frames.user_line()
+    start = time.perf_counter()
     whole = _waited(array, storage)
-    events.emit("transfer_out", line, cause=cause, nbytes=view.numel * view.dtype.itemsize)
+    events.emit("transfer_out", line, cause=cause, nbytes=view.numel * view.dtype.itemsize, seconds=time.perf_counter() - start)
     flat = whole.permute(_order(storage.layout)).reshape(-1) if not storage.layout.contiguous else whole.reshape(-1)
     if view.dtype is not storage.layout.dtype:
-        flat = flat[: flat.numel() * flat.element_size() // view.dtype.itemsize * view.dtype.itemsize // flat.element_size()].view(view.dtype)
+        flat = flat[: flat.numel() * flat.element_size() // view.dtype.itemsize * view.dtype.itemsize // flat.element_size()].view(
+            view.dtype
+        )
     part = flat.as_strided(view.sizes, view.strides, view.offset)
     return part if view is storage.layout and view.contiguous else part.clone()
 

@@ -1,5 +1,6 @@
 """Indexing with masks. Reading through one has a shape that depends on values: a counted read on the host. Writing through one has not,
-and stays on the device."""
+and stays on the device.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def _put(recorded: Any, args: tuple) -> XlaTensor:
     accumulate = bool(rest and rest[0])
     if not isinstance(values, XlaTensor):
         if values.ndim:
-            raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, {tensor.device} and {values.device}!")
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, {tensor.device} and {values.device}!"
+            )
         values = upload(values, tensor.device)
     only_mask = len(indices) == 1 and _is_mask(indices[0])
     if only_mask and values.numel() == 1 and not accumulate:

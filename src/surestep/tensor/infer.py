@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from surestep.tensor.xla_tensor import XlaTensor
 from surestep.trace.layout import Layout
@@ -39,9 +39,10 @@ class Stand:
             base = self.bases[key] = self._memory(max(size, layout.span), layout.dtype)
         return base.as_strided(layout.sizes, layout.strides, layout.offset)
 
-
     def _memory(self, size: int, dtype: torch.dtype) -> torch.Tensor:
-        make = torch.ones if dtype.is_floating_point or dtype.is_complex else torch.zeros  # indices must be valid, probabilities not all zero
+        make = (
+            torch.ones if dtype.is_floating_point or dtype.is_complex else torch.zeros
+        )  # indices must be valid, probabilities not all zero
         return make(size, dtype=dtype, device=self.device)
 
 
@@ -55,14 +56,21 @@ def on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[Any, Stand]:
     except NotImplementedError:
         raise
     except Exception:
-        as_on_cpu(func, args, kwargs)
-        raise
+        theirs = as_on_cpu(func, args, kwargs)
+        if theirs is None or func._schema.is_mutable:
+            raise
+        result = tree_map(lambda t: t.to("meta") if isinstance(t, torch.Tensor) else t, theirs)  # meta refuses what the CPU takes
     if func._schema.is_mutable:
         if not _known_to_be_right(func, args, kwargs) or _may_overlap(func, args, kwargs):
             as_on_cpu(func, args, kwargs)
-    elif func in _OTHER_STRIDES or not _known_to_be_right(func, args, kwargs):
+    elif func in _OTHER_STRIDES or not _known_to_be_right(func, args, kwargs) or _small_and_permuted(args, kwargs):
         theirs = as_on_cpu(func, args, kwargs)
-        if isinstance(theirs, torch.Tensor) and isinstance(result, torch.Tensor) and theirs.shape == result.shape and theirs.stride() != result.stride():
+        if (
+            isinstance(theirs, torch.Tensor)
+            and isinstance(result, torch.Tensor)
+            and theirs.shape == result.shape
+            and theirs.stride() != result.stride()
+        ):
             _OTHER_STRIDES.add(func)
             result = torch.empty_strided(theirs.shape, theirs.stride(), dtype=result.dtype, device="meta")
     return result, stand
@@ -89,6 +97,15 @@ def _known_to_be_right(func: Any, args: tuple, kwargs: dict) -> bool:
     if _numel(args, kwargs) <= _CPU_LIMIT:
         _right.add(key)
     return False
+
+
+def _small_and_permuted(args: tuple, kwargs: dict) -> bool:
+    """Where meta's strides may be wrong and asking costs little."""
+    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, XlaTensor)]
+    return any(not t._layout.contiguous for t in tensors) and _numel(args, kwargs) <= _SMALL
+
+
+_SMALL = 1 << 14  # elements
 
 
 def _numel(args: tuple, kwargs: dict) -> int:
@@ -126,7 +143,11 @@ def _may_overlap(func: Any, args: tuple, kwargs: dict) -> bool:
     ]
     for target in written:
         layout = target._layout
-        if any(stride == 0 and size > 1 for size, stride in zip(layout.sizes, layout.strides, strict=True)) or not layout.dense and layout.span < layout.numel:
+        if (
+            any(stride == 0 and size > 1 for size, stride in zip(layout.sizes, layout.strides, strict=True))
+            or (not layout.dense
+            and layout.span < layout.numel)
+        ):
             return True
         if any(other is not target and other._storage is target._storage and other._layout is not layout for other in tensors):
             return True

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import weakref
+from typing import Any
 
 import torch
 
 from surestep import _compat
-from surestep.tensor.record import empty_storage
 from surestep.execute import transfer
 from surestep.tensor.devices import recorder
+from surestep.tensor.record import empty_storage
 from surestep.tensor.xla_tensor import DEVICES, XlaTensor, _data, alias, refresh
 from surestep.trace.layout import Layout, flat, layout, of_tensor
 from surestep.trace.operands import ref
@@ -135,7 +134,15 @@ def set_storage(args: tuple, kwargs: dict) -> XlaTensor:
         offset, sizes, strides = 0, (storage.layout.numel * storage.layout.dtype.itemsize // tensor.dtype.itemsize,), (1,)
     wanted = layout(sizes, strides, offset, tensor.dtype)
     old = storage.layout
-    if storage.serial == 0 and storage.array is not None and wanted.dense and wanted.numel == old.numel and wanted.dtype == old.dtype and old.contiguous and wanted.contiguous:
+    if (
+        storage.serial == 0
+        and storage.array is not None
+        and wanted.dense
+        and wanted.numel == old.numel
+        and wanted.dtype == old.dtype
+        and old.contiguous
+        and wanted.contiguous
+    ):
         storage.array, storage.layout = storage.array.reshape(tuple(sizes)), wanted  # just loaded: lies as its first tensor does
     return take(tensor, storage, wanted, None)
 

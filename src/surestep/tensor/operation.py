@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -74,7 +74,12 @@ def functional_form(overload: torch._ops.OpOverload) -> torch._ops.OpOverload | 
     if found is None:
         return None
     candidates = [getattr(found, candidate) for candidate in found.overloads()]
-    candidates = [c for c in candidates if not c._schema.is_mutable and [(a.name, str(a.type)) for a in c._schema.arguments if a.name not in NOT_LOWERED]
-                  == [i for i in inputs if i[0] not in NOT_LOWERED]]
+    candidates = [
+        c
+        for c in candidates
+        if not c._schema.is_mutable
+        and [(a.name, str(a.type)) for a in c._schema.arguments if a.name not in NOT_LOWERED]
+        == [i for i in inputs if i[0] not in NOT_LOWERED]
+    ]
     named = [c for c in candidates if c._overloadname == name]
     return (named or candidates or [None])[0]

@@ -1,5 +1,6 @@
 """Saving, loading and deep copies. A saved xla tensor is an ordinary PyTorch one on a storage tagged ``xla:0``: what shares a storage still shares it
-when it is loaded, ``weights_only=True`` accepts it, and ``map_location`` brings it to any device, also where surestep isn't installed."""
+when it is loaded, ``weights_only=True`` accepts it, and ``map_location`` brings it to any device, also where surestep isn't installed.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def _saved_storage(tensor: XlaTensor) -> _SavedStorage:
 _OWN = {"_storage", "_layout", "_read", "_is_param"}
 
 
-class _plain:  # noqa: N801
+class _plain:
     """Pickles as the tensor that a (function, arguments) pair rebuilds."""
 
     def __init__(self, rebuilt: tuple):

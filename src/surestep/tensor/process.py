@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 import torch
@@ -54,7 +55,8 @@ def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
 
 def _seeds_follow() -> Any:
     """``torch.manual_seed`` seeds the devices that PyTorch knows, and the one out-of-tree backend that it reserves a name for, unless such a backend is
-    there. It is how the xla device hears of a seed without a patched ``torch.manual_seed``."""
+    there. It is how the xla device hears of a seed without a patched ``torch.manual_seed``.
+    """
     from types import ModuleType
 
     from surestep.tensor import generator
@@ -77,6 +79,8 @@ def at_first_use(action: Any) -> None:
 
 def first_use() -> None:
     os.register_at_fork(after_in_child=_forbid)
+    # JAX warns of every fork, since its threads don't come along: here the child is told so if it uses the device, and workers of loaders don't
+    warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
     for action in _first_use:
         action()
 

@@ -214,7 +214,9 @@ def _add(recorder: Recorder, key: list[Any], host: list[Any], a: Any) -> None:
             raise _mixed(recorder, a.device)
         key.append(HostScalar.of(a.dtype))
         number = a.item()
-        host.extend((number.real, number.imag) if isinstance(number, complex) else (float(number) if isinstance(number, float) else int(number),))
+        host.extend(
+            (number.real, number.imag) if isinstance(number, complex) else (float(number) if isinstance(number, float) else int(number),)
+        )
     else:
         add_constant(key, a)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from surestep import _compat
 from surestep.tensor.infer import on_meta
 from surestep.tensor.xla_tensor import XlaTensor, alias, put_back_hooks, refresh
 from surestep.trace.layout import Layout, of_tensor
 from surestep.trace.operands import add_constant
-from surestep import _compat
 
 _known: dict[tuple, Layout | tuple[Layout, ...]] = {}
 _LIMIT = 50_000  # entries; some 20 MB

@@ -37,7 +37,8 @@ class _Thread(threading.local):
 
     def prepare(self) -> None:
         """Backward runs on the thread that calls it. PyTorch would start a thread a device at the first backward of the process, and count the devices
-        then: too early, if that was before this device was registered, and our guard can only say one. The switch belongs to the thread."""
+        then: too early, if that was before this device was registered, and our guard can only say one. The switch belongs to the thread.
+        """
         _compat.set_multithreading_enabled(False)
         self.ready = True
 
@@ -82,7 +83,8 @@ class XlaTensor(torch.Tensor):
 
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
         """Makes ``module.to('xla')`` swap the parameters' contents, so that an optimizer built before still holds them; and gives ``torch.compile`` the figures
-        to trace over."""
+        to trace over.
+        """
         return ["_figures"], None
 
     @staticmethod
@@ -133,12 +135,12 @@ class XlaTensor(torch.Tensor):
     def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         from surestep.tensor.moving import off_device
 
-        return off_device(self, lambda tensor: super(XlaTensor, tensor).to(*args, **kwargs))
+        return off_device(self, lambda tensor: super().to(*args, **kwargs))
 
     def cpu(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         from surestep.tensor.moving import off_device
 
-        return off_device(self, lambda tensor: super(XlaTensor, tensor).cpu(*args, **kwargs))
+        return off_device(self, lambda tensor: super().cpu(*args, **kwargs))
 
     def __deepcopy__(self, memo: dict) -> torch.Tensor:
         from surestep.tensor.pickling import deep_copy
@@ -177,7 +179,12 @@ def fresh(storage: Storage) -> XlaTensor:
 def alias(storage: Storage, layout: Layout, base: torch.Tensor | None) -> XlaTensor:
     """A tensor over (a part of) a storage that ``base`` has too."""
     tensor = _compat.make_wrapper(
-        XlaTensor, layout.sizes, strides=layout.strides, storage_offset=layout.offset, dtype=layout.dtype, device=DEVICES[storage.trace.device]
+        XlaTensor,
+        layout.sizes,
+        strides=layout.strides,
+        storage_offset=layout.offset,
+        dtype=layout.dtype,
+        device=DEVICES[storage.trace.device],
     )
     if base is not None:
         _compat.share_storage(tensor, base)

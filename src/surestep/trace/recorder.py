@@ -139,7 +139,12 @@ class Recorder:
 
     def _at_offset(self, key: tuple, generic: tuple, view: Layout, record: Any) -> Edge:
         """An index that changes from step to step (``data[i]``) becomes an input of the program, as other numbers do."""
-        return self.numbered(key, (*generic, view.sizes, view.strides, view.dtype), (view.offset,), lambda lift: (record(LIFTED_INT if lift else view.offset), None))
+        return self.numbered(
+            key,
+            (*generic, view.sizes, view.strides, view.dtype),
+            (view.offset,),
+            lambda lift: (record(LIFTED_INT if lift else view.offset), None),
+        )
 
     def numbered(self, key: tuple, generic: tuple, scalars: tuple, make: Any) -> Edge:
         """The edge for a call with numbers in it, after the exact key was not found: constants at first, lifted on the second value.
@@ -184,7 +189,8 @@ class Recorder:
 
     def check_limit(self) -> None:
         """A trace that nobody cuts must not grow for ever; and where it is cut must not depend on how long the loop's body is, or each cut
-        would be another program. So it is cut where the user's program passes one place (its whole stack of lines) again: the anchor."""
+        would be another program. So it is cut where the user's program passes one place (its whole stack of lines) again: the anchor.
+        """
         if self.count >= HARD_LIMIT:
             self.cut(Cause.LIMIT)
         elif self.in_step:
@@ -273,7 +279,8 @@ class Recorder:
 
     def _superset(self, outputs: tuple[int, ...], donatable: list[int]) -> Program | None:
         """A program of this trace that computes more than is asked for. What lives at a cut can hang on the garbage collector's timing
-        (activations in a reference cycle), which must not compile anew each time."""
+        (activations in a reference cycle), which must not compile anew each time.
+        """
         wanted, free = set(outputs), set(donatable)
         for program in self.place.programs.values():
             if program.uses < SUPERSET_USES and wanted.issubset(program.outputs) and program.donated <= free:
@@ -283,7 +290,8 @@ class Recorder:
 
     def _lose(self, live: dict[int, Storage], program: Program, line: frames.Line | None, error: BaseException) -> None:
         """A program failed as it was called. If it had been given memory already, what it was to compute can't be computed again: those tensors say so
-        from now on. Else nothing has happened, and the trace can still be run."""
+        from now on. Else nothing has happened, and the trace can still be run.
+        """
         if not any(leaf.is_deleted() for leaf in self.leaves):
             return
         for storage in live.values():
