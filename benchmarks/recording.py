@@ -1,5 +1,6 @@
-"""What recording costs: an operation, as a ratio to the floor (an empty ``__torch_dispatch__`` that makes one wrapper), and the tiny MLP's step under
-``step()`` as a ratio to CPU eager. Both sides of a ratio are timed in turn, round by round; the medians of the rounds' ratios are printed.
+"""What recording costs: an operation, as a ratio to the floor (an empty ``__torch_dispatch__`` that makes one wrapper), and the tiny MLP's
+step under ``step()`` as a ratio to CPU eager. Both sides of a ratio are timed in turn, round by round; the medians of the rounds' ratios
+are printed.
 
     python benchmarks/recording.py
 """

@@ -1,8 +1,9 @@
 """Random programs: a list of choices that means the same on every device.
 
-A program works on a pool of tensors. Each instruction picks tensors and arguments by the generator's numbers and does one thing PyTorch users do: create,
-compute, take a view, write in place, write through a view, drop a tensor, run backward, step an optimizer. Run on the CPU it is the truth; run on xla, with boundaries put in
-anywhere, it must give the same tensors: values, sizes, strides, dtypes, gradients, aliases, and the same kinds of errors.
+A program works on a pool of tensors. Each instruction picks tensors and arguments by the generator's numbers and does one thing PyTorch
+users do: create, compute, take a view, write in place, write through a view, drop a tensor, run backward, step an optimizer. Run on the
+CPU it is the truth; run on xla, with boundaries put in anywhere, it must give the same tensors: values, sizes, strides, dtypes, gradients,
+aliases, and the same kinds of errors.
 
 Operations with jumps (comparisons, floor, sorting) work on integers only, where both sides are exact.
 """
@@ -78,47 +79,185 @@ FACTORIES: list[Callable[[Any, str], torch.Tensor]] = [
 ]
 
 UNARY: list[Callable[[torch.Tensor], Any]] = [
-    torch.sin, torch.tanh, torch.neg, torch.abs, torch.square, torch.sigmoid, torch.nn.functional.gelu, torch.relu, torch.clone, torch.exp,
-    lambda t: t.sum(), lambda t: t.sum(0), lambda t: t.mean(-1, keepdim=True), lambda t: t.cumsum(0), lambda t: t.prod(),
-    lambda t: torch.softmax(t, -1), lambda t: torch.logsumexp(t, 0), lambda t: t.var(0, correction=0), lambda t: t.contiguous(),
-    lambda t: t.clamp(-1, 1), lambda t: torch.flip(t, (0,)), lambda t: torch.roll(t, 1, 0), lambda t: t.tril(), lambda t: t * 2, lambda t: t + 1.5,
-    lambda t: 3 - t, lambda t: t / 4, lambda t: t.pow(2), lambda t: torch.nn.functional.layer_norm(t, t.shape[-1:]), lambda t: t.norm(),
-    lambda t: t.new_zeros(2, 2), lambda t: torch.zeros_like(t), lambda t: torch.ones_like(t), lambda t: t.double(), lambda t: t.to(torch.float32).double(),
-    lambda t: torch.nn.functional.pad(t, (1, 1)), lambda t: t.repeat_interleave(2, 0), lambda t: t.repeat(2, 1), lambda t: t.tile(2), lambda t: t.amax(0),
-]  # fmt: skip
+    torch.sin,
+    torch.tanh,
+    torch.neg,
+    torch.abs,
+    torch.square,
+    torch.sigmoid,
+    torch.nn.functional.gelu,
+    torch.relu,
+    torch.clone,
+    torch.exp,
+    lambda t: t.sum(),
+    lambda t: t.sum(0),
+    lambda t: t.mean(-1, keepdim=True),
+    lambda t: t.cumsum(0),
+    lambda t: t.prod(),
+    lambda t: torch.softmax(t, -1),
+    lambda t: torch.logsumexp(t, 0),
+    lambda t: t.var(0, correction=0),
+    lambda t: t.contiguous(),
+    lambda t: t.clamp(-1, 1),
+    lambda t: torch.flip(t, (0,)),
+    lambda t: torch.roll(t, 1, 0),
+    lambda t: t.tril(),
+    lambda t: t * 2,
+    lambda t: t + 1.5,
+    lambda t: 3 - t,
+    lambda t: t / 4,
+    lambda t: t.pow(2),
+    lambda t: torch.nn.functional.layer_norm(t, t.shape[-1:]),
+    lambda t: t.norm(),
+    lambda t: t.new_zeros(2, 2),
+    lambda t: torch.zeros_like(t),
+    lambda t: torch.ones_like(t),
+    lambda t: t.double(),
+    lambda t: t.to(torch.float32).double(),
+    lambda t: torch.nn.functional.pad(t, (1, 1)),
+    lambda t: t.repeat_interleave(2, 0),
+    lambda t: t.repeat(2, 1),
+    lambda t: t.tile(2),
+    lambda t: t.amax(0),
+]
 INTEGER: list[Callable[[torch.Tensor], Any]] = [
-    lambda t: t > 0, lambda t: t.sort(0)[0], lambda t: t.argmax(), lambda t: t // 2, lambda t: t % 3, lambda t: t.eq(1), lambda t: t & 3, lambda t: t.unique(),
-    lambda t: t.nonzero(), lambda t: t[t > 0], lambda t: t.bitwise_not(), lambda t: t << 1, lambda t: torch.where(t > 0, t, -t), lambda t: t.sign(), lambda t: t.cummax(0)[0],
-    lambda t: t.any(), lambda t: t.all(0), lambda t: t.topk(1, 0)[0], lambda t: t.masked_fill(t < 0, 7), lambda t: t.float().double(), lambda t: t.remainder(4),
-]  # fmt: skip
+    lambda t: t > 0,
+    lambda t: t.sort(0)[0],
+    lambda t: t.argmax(),
+    lambda t: t // 2,
+    lambda t: t % 3,
+    lambda t: t.eq(1),
+    lambda t: t & 3,
+    lambda t: t.unique(),
+    lambda t: t.nonzero(),
+    lambda t: t[t > 0],
+    lambda t: t.bitwise_not(),
+    lambda t: t << 1,
+    lambda t: torch.where(t > 0, t, -t),
+    lambda t: t.sign(),
+    lambda t: t.cummax(0)[0],
+    lambda t: t.any(),
+    lambda t: t.all(0),
+    lambda t: t.topk(1, 0)[0],
+    lambda t: t.masked_fill(t < 0, 7),
+    lambda t: t.float().double(),
+    lambda t: t.remainder(4),
+]
 BINARY: list[Callable[[torch.Tensor, torch.Tensor], Any]] = [
-    torch.add, torch.sub, torch.mul, torch.matmul, torch.maximum, lambda a, b: torch.addcmul(a, b, b, value=0.5), lambda a, b: a + b * 2, lambda a, b: torch.lerp(a, b, 0.3),
-    lambda a, b: torch.cat([a, b]), lambda a, b: torch.stack([a, b], -1), lambda a, b: torch.add(a, b, alpha=2), lambda a, b: a / (b.abs() + 1), torch.outer, torch.dot,
-    lambda a, b: torch.where(torch.ones_like(a, dtype=torch.bool), a, b), torch.logaddexp, torch.nn.functional.mse_loss, torch.atan2,
-]  # fmt: skip
+    torch.add,
+    torch.sub,
+    torch.mul,
+    torch.matmul,
+    torch.maximum,
+    lambda a, b: torch.addcmul(a, b, b, value=0.5),
+    lambda a, b: a + b * 2,
+    lambda a, b: torch.lerp(a, b, 0.3),
+    lambda a, b: torch.cat([a, b]),
+    lambda a, b: torch.stack([a, b], -1),
+    lambda a, b: torch.add(a, b, alpha=2),
+    lambda a, b: a / (b.abs() + 1),
+    torch.outer,
+    torch.dot,
+    lambda a, b: torch.where(torch.ones_like(a, dtype=torch.bool), a, b),
+    torch.logaddexp,
+    torch.nn.functional.mse_loss,
+    torch.atan2,
+]
 VIEWS: list[Callable[[torch.Tensor, int], Any]] = [
-    lambda t, n: t.transpose(0, -1), lambda t, n: t.T if t.ndim == 2 else t.mT, lambda t, n: t[n % 3], lambda t, n: t[..., n % 3], lambda t, n: t[n % 2 :],
-    lambda t, n: t[::2], lambda t, n: t[..., 1::2], lambda t, n: t.view(-1), lambda t, n: t.reshape(-1), lambda t, n: t.unsqueeze(n % 2), lambda t, n: t.squeeze(),
-    lambda t, n: t.expand(2, *t.shape), lambda t, n: t.diagonal(), lambda t, n: t.unfold(0, 2, 1), lambda t, n: t.as_strided((2, 2), (1, 1 + n % 2), n % 2),
-    lambda t, n: t.permute(*reversed(range(t.ndim))), lambda t, n: t.narrow(0, n % 2, 1), lambda t, n: t.chunk(2, -1), lambda t, n: t.detach(), lambda t, n: t.flatten(),
-    lambda t, n: t.view(t.shape[::-1]), lambda t, n: t.movedim(0, -1), lambda t, n: t.unbind(0)[0], lambda t, n: t.split(2, 0), lambda t, n: t.real, lambda t, n: t[None],
-    lambda t, n: torch.view_as_real(t), lambda t, n: t.view(torch.float64) if t.is_complex() else t.view(torch.int32) if t.numel() and not t.is_floating_point() else t, lambda t, n: t.select(-1, 0), lambda t, n: t.swapaxes(0, 1), lambda t, n: t[:, None], lambda t, n: t[()],
-    lambda t, n: t.expand_as(t), lambda t, n: t.view_as(t), lambda t, n: t[..., :0], lambda t, n: t.data,
-]  # fmt: skip
+    lambda t, n: t.transpose(0, -1),
+    lambda t, n: t.T if t.ndim == 2 else t.mT,
+    lambda t, n: t[n % 3],
+    lambda t, n: t[..., n % 3],
+    lambda t, n: t[n % 2 :],
+    lambda t, n: t[::2],
+    lambda t, n: t[..., 1::2],
+    lambda t, n: t.view(-1),
+    lambda t, n: t.reshape(-1),
+    lambda t, n: t.unsqueeze(n % 2),
+    lambda t, n: t.squeeze(),
+    lambda t, n: t.expand(2, *t.shape),
+    lambda t, n: t.diagonal(),
+    lambda t, n: t.unfold(0, 2, 1),
+    lambda t, n: t.as_strided((2, 2), (1, 1 + n % 2), n % 2),
+    lambda t, n: t.permute(*reversed(range(t.ndim))),
+    lambda t, n: t.narrow(0, n % 2, 1),
+    lambda t, n: t.chunk(2, -1),
+    lambda t, n: t.detach(),
+    lambda t, n: t.flatten(),
+    lambda t, n: t.view(t.shape[::-1]),
+    lambda t, n: t.movedim(0, -1),
+    lambda t, n: t.unbind(0)[0],
+    lambda t, n: t.split(2, 0),
+    lambda t, n: t.real,
+    lambda t, n: t[None],
+    lambda t, n: torch.view_as_real(t),
+    lambda t, n: t.view(torch.float64) if t.is_complex() else t.view(torch.int32) if t.numel() and not t.is_floating_point() else t,
+    lambda t, n: t.select(-1, 0),
+    lambda t, n: t.swapaxes(0, 1),
+    lambda t, n: t[:, None],
+    lambda t, n: t[()],
+    lambda t, n: t.expand_as(t),
+    lambda t, n: t.view_as(t),
+    lambda t, n: t[..., :0],
+    lambda t, n: t.data,
+]
 IN_PLACE: list[Callable[[torch.Tensor, int], Any]] = [
-    lambda t, n: t.add_(n), lambda t, n: t.mul_(0.5), lambda t, n: t.zero_(), lambda t, n: t.fill_(n), lambda t, n: t.sin_(), lambda t, n: t.clamp_(-1, 1),
-    lambda t, n: t.__setitem__(0, n), lambda t, n: t.__setitem__((..., 0), n), lambda t, n: t.__setitem__(slice(1, None), n), lambda t, n: t.masked_fill_(t.detach().real < 0, n) if not t.is_floating_point() and not t.is_complex() else t.neg_(),
-    lambda t, n: t.t_(), lambda t, n: t.unsqueeze_(0), lambda t, n: t.squeeze_(), lambda t, n: t.transpose_(0, -1), lambda t, n: t.copy_(t.clone() * 2), lambda t, n: t.relu_(),
-    lambda t, n: t.add_(t), lambda t, n: t.sub_(1, alpha=2), lambda t, n: t.addcmul_(t, t, value=0.1), lambda t, n: t.index_fill_(0, torch.tensor([0], device=t.device), n) if t.numel() else None,
-    lambda t, n: t.index_put_((torch.tensor([0, 0], device=t.device),), torch.ones((), dtype=t.dtype, device=t.device), accumulate=True) if t.numel() else None, lambda t, n: t[0].add_(n), lambda t, n: t.T.mul_(2),
-    lambda t, n: t.view(-1)[::2].add_(1), lambda t, n: t.diagonal().fill_(n), lambda t, n: t.cumsum_(0), lambda t, n: t.tril_(), lambda t, n: t.detach().add_(1), lambda t, n: t.lerp_(torch.ones_like(t), 0.25),
-    lambda t, n: t.unfold(0, 2, 2).mul_(3), lambda t, n: t.expand(2, *t.shape).add_(1), lambda t, n: t.real.add_(1), lambda t, n: t.data.mul_(2), lambda t, n: t.requires_grad_(),
-]  # fmt: skip
+    lambda t, n: t.add_(n),
+    lambda t, n: t.mul_(0.5),
+    lambda t, n: t.zero_(),
+    lambda t, n: t.fill_(n),
+    lambda t, n: t.sin_(),
+    lambda t, n: t.clamp_(-1, 1),
+    lambda t, n: t.__setitem__(0, n),
+    lambda t, n: t.__setitem__((..., 0), n),
+    lambda t, n: t.__setitem__(slice(1, None), n),
+    lambda t, n: t.masked_fill_(t.detach().real < 0, n) if not t.is_floating_point() and not t.is_complex() else t.neg_(),
+    lambda t, n: t.t_(),
+    lambda t, n: t.unsqueeze_(0),
+    lambda t, n: t.squeeze_(),
+    lambda t, n: t.transpose_(0, -1),
+    lambda t, n: t.copy_(t.clone() * 2),
+    lambda t, n: t.relu_(),
+    lambda t, n: t.add_(t),
+    lambda t, n: t.sub_(1, alpha=2),
+    lambda t, n: t.addcmul_(t, t, value=0.1),
+    lambda t, n: t.index_fill_(0, torch.tensor([0], device=t.device), n) if t.numel() else None,
+    lambda t, n: (
+        t.index_put_((torch.tensor([0, 0], device=t.device),), torch.ones((), dtype=t.dtype, device=t.device), accumulate=True)
+        if t.numel()
+        else None
+    ),
+    lambda t, n: t[0].add_(n),
+    lambda t, n: t.T.mul_(2),
+    lambda t, n: t.view(-1)[::2].add_(1),
+    lambda t, n: t.diagonal().fill_(n),
+    lambda t, n: t.cumsum_(0),
+    lambda t, n: t.tril_(),
+    lambda t, n: t.detach().add_(1),
+    lambda t, n: t.lerp_(torch.ones_like(t), 0.25),
+    lambda t, n: t.unfold(0, 2, 2).mul_(3),
+    lambda t, n: t.expand(2, *t.shape).add_(1),
+    lambda t, n: t.real.add_(1),
+    lambda t, n: t.data.mul_(2),
+    lambda t, n: t.requires_grad_(),
+]
 IN_PLACE_BINARY: list[Callable[[torch.Tensor, torch.Tensor], Any]] = [
-    lambda a, b: a.add_(b), lambda a, b: a.mul_(b), lambda a, b: a.copy_(b), lambda a, b: a.sub_(b, alpha=0.5), lambda a, b: torch.add(a, b, out=a), lambda a, b: torch.mul(b, 2, out=a),
-    lambda a, b: a.set_(b), lambda a, b: setattr(a, "data", b), lambda a, b: a.index_copy_(0, torch.tensor([0], device=a.device), b[:1]), lambda a, b: a.addmm_(b, b), lambda a, b: a[1:].copy_(b),
-    lambda a, b: a.index_add_(0, torch.tensor([0, 0], device=a.device), b[:2]), lambda a, b: a.__setitem__(slice(0, 1), b), lambda a, b: torch.cat([a, b], out=a.new_empty(0)), lambda a, b: a.resize_(b.shape) if b.numel() <= a.numel() else None,
-]  # fmt: skip
+    lambda a, b: a.add_(b),
+    lambda a, b: a.mul_(b),
+    lambda a, b: a.copy_(b),
+    lambda a, b: a.sub_(b, alpha=0.5),
+    lambda a, b: torch.add(a, b, out=a),
+    lambda a, b: torch.mul(b, 2, out=a),
+    lambda a, b: a.set_(b),
+    lambda a, b: setattr(a, "data", b),
+    lambda a, b: a.index_copy_(0, torch.tensor([0], device=a.device), b[:1]),
+    lambda a, b: a.addmm_(b, b),
+    lambda a, b: a[1:].copy_(b),
+    lambda a, b: a.index_add_(0, torch.tensor([0, 0], device=a.device), b[:2]),
+    lambda a, b: a.__setitem__(slice(0, 1), b),
+    lambda a, b: torch.cat([a, b], out=a.new_empty(0)),
+    lambda a, b: a.resize_(b.shape) if b.numel() <= a.numel() else None,
+]
 
 
 def functions_name(functions: list) -> str:
@@ -138,7 +277,7 @@ def on_one(functions: list, keep: bool) -> Callable[[random.Random], Callable[[M
             if keep:
                 m.add(result)
 
-        run.what = f"{functions_name(functions)}[{which}] of {target}, {number}"  # type: ignore[attr-defined]
+        run.what = f"{functions_name(functions)}[{which}] of {target}, {number}"
         return run
 
     return make
@@ -155,7 +294,7 @@ def on_two(functions: list, keep: bool) -> Callable[[random.Random], Callable[[M
             if keep:
                 m.add(result)
 
-        run.what = f"{functions_name(functions)}[{which}] of {a}, {b}"  # type: ignore[attr-defined]
+        run.what = f"{functions_name(functions)}[{which}] of {a}, {b}"
         return run
 
     return make
@@ -232,9 +371,18 @@ def boundary(r: random.Random) -> Callable[[Machine], None]:
 
 
 KINDS: list[tuple[int, Callable[[random.Random], Callable[[Machine], None]], str]] = [
-    (4, create, "create"), (2, factory, "factory"), (6, on_one(UNARY, True), "unary"), (2, integer, "integer"), (5, on_two(BINARY, True), "binary"), (8, on_one(VIEWS, True), "view"),
-    (8, on_one(IN_PLACE, False), "in place"), (5, on_two(IN_PLACE_BINARY, False), "in place, two"), (2, drop, "drop"), (2, backward, "backward"), (1, optimize, "optimize"),
-]  # fmt: skip
+    (4, create, "create"),
+    (2, factory, "factory"),
+    (6, on_one(UNARY, True), "unary"),
+    (2, integer, "integer"),
+    (5, on_two(BINARY, True), "binary"),
+    (8, on_one(VIEWS, True), "view"),
+    (8, on_one(IN_PLACE, False), "in place"),
+    (5, on_two(IN_PLACE_BINARY, False), "in place, two"),
+    (2, drop, "drop"),
+    (2, backward, "backward"),
+    (1, optimize, "optimize"),
+]
 
 
 def generate(r: random.Random, length: int, boundaries: float = 0.05) -> list[Instruction]:
@@ -250,10 +398,10 @@ def generate(r: random.Random, length: int, boundaries: float = 0.05) -> list[In
 
 
 def run(program: list[Instruction], truth: Machine, ours: Machine) -> list[str]:
-    """Runs every instruction on both machines, in step; what raises an error is noted by its kind, and the program goes on, as a notebook does.
+    """Runs every instruction on both machines, in step; an error is noted by its kind, and the program goes on, as a notebook does.
 
-    Returns what differs in kind (errors, sizes, strides) at the first instruction where something does. Values are compared at the end, by ``differences``, so that
-    nothing is read in between. An operation that the CPU has no kernel for is left out on both.
+    Returns what differs in kind (errors, sizes, strides) at the first instruction where something does. Values are compared at the end, by
+    ``differences``, so that nothing is read in between. An operation that the CPU has no kernel for is left out on both.
     """
     for position, (name, instruction) in enumerate(program):
         before = [describe(t) for t in truth.pool]
@@ -291,11 +439,9 @@ def alias(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.numel() > 0 and b.numel() > 0 and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
-UNDEFINED_ON_ALIASES = {
-    4,
-    5,
-    9,
-}  # out= of another size over the operand's own memory, addmm_ into its operand: the CPU reads what it has just written
+# Positions in IN_PLACE_BINARY: out= of another size over the operand's own memory, addmm_ into its operand. The CPU reads what it has just
+# written.
+UNDEFINED_ON_ALIASES = {4, 5, 9}
 
 
 def overlaps(tensor: torch.Tensor) -> bool:

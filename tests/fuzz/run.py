@@ -1,7 +1,7 @@
 """``make fuzz N=20000``: many random programs against CPU eager.
 
-Programs are run a group at a time without a boundary between them, so that a group shares few compilations; a group that differs is run again program by program.
-Seeds of programs that differ are printed and kept in tests/fuzz/seeds.txt, which the tests run again.
+Programs are run a group at a time without a boundary between them, so that a group shares few compilations; a group that differs is run
+again program by program. Seeds of programs that differ are printed and kept in tests/fuzz/seeds.txt, which the tests run again.
 """
 
 from __future__ import annotations

@@ -9,12 +9,28 @@ from both import same
 
 def test_every_factory_takes_the_device():
     made = [
-        torch.empty(2, device="xla"), torch.zeros(2, device="xla"), torch.ones(2, device="xla"), torch.full((2,), 3.0, device="xla"), torch.rand(2, device="xla"),
-        torch.randn(2, device="xla"), torch.randint(0, 9, (2,), device="xla"), torch.arange(2, device="xla"), torch.eye(2, device="xla"), torch.tensor([1, 2], device="xla"),
-        torch.linspace(0, 1, 2, device="xla"), torch.zeros_like(torch.ones(2), device="xla"), torch.ones(2).new_ones(2, device="xla"), torch.randperm(2, device="xla"),
-        torch.as_tensor([1.0], device="xla"), torch.scalar_tensor(1.0, device="xla"), torch.empty_strided((2,), (1,), device="xla"), torch.logspace(0, 1, 2, device="xla"),
-        torch.tril_indices(2, 2, device="xla"), torch.hann_window(4, device="xla"), torch.complex(torch.ones(2, device="xla"), torch.ones(2, device="xla")),
-    ]  # fmt: skip
+        torch.empty(2, device="xla"),
+        torch.zeros(2, device="xla"),
+        torch.ones(2, device="xla"),
+        torch.full((2,), 3.0, device="xla"),
+        torch.rand(2, device="xla"),
+        torch.randn(2, device="xla"),
+        torch.randint(0, 9, (2,), device="xla"),
+        torch.arange(2, device="xla"),
+        torch.eye(2, device="xla"),
+        torch.tensor([1, 2], device="xla"),
+        torch.linspace(0, 1, 2, device="xla"),
+        torch.zeros_like(torch.ones(2), device="xla"),
+        torch.ones(2).new_ones(2, device="xla"),
+        torch.randperm(2, device="xla"),
+        torch.as_tensor([1.0], device="xla"),
+        torch.scalar_tensor(1.0, device="xla"),
+        torch.empty_strided((2,), (1,), device="xla"),
+        torch.logspace(0, 1, 2, device="xla"),
+        torch.tril_indices(2, 2, device="xla"),
+        torch.hann_window(4, device="xla"),
+        torch.complex(torch.ones(2, device="xla"), torch.ones(2, device="xla")),
+    ]
     assert {str(t.device) for t in made} == {"xla:0"}
 
 

@@ -96,7 +96,7 @@ def test_fused_is_refused_as_pytorch_refuses_it():
     weight = nn.Parameter(torch.ones(2, device="xla"))
     optimizer = torch.optim.Adam([weight], fused=True)
     weight.square().sum().backward()
-    with pytest.raises(RuntimeError, match="fused=True.*requires all the params"):
+    with pytest.raises(RuntimeError, match=r"fused=True.*requires all the params"):
         optimizer.step()
     assert weight.tolist() == [1, 1]
 
