@@ -17,7 +17,8 @@ make_wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
 share_storage: Callable[[torch.Tensor, torch.Tensor], None] = torch._functionalize_unsafe_set
 
 # A PyTorch storage object with a chosen address, never read: `untyped_storage().data_ptr()` tells aliases by it.
-storage_at: Callable[..., torch.UntypedStorage] = torch._C._construct_storage_from_data_pointer
+# (An UntypedStorage; the stub says Storage.)
+storage_at: Callable[[int, torch.device, int], Any] = torch._C._construct_storage_from_data_pointer
 
 # `torch.autograd.set_multithreading_enabled` as a plain call: the context manager would end with its scope.
 set_multithreading_enabled: Callable[[bool], None] = torch._C._set_multithreading_enabled
@@ -35,8 +36,9 @@ class _Guard(torch._C._acc.DeviceGuard):
 def register_device_guard() -> Any:
     """Puts a device guard for 'xla' into PyTorch's registry; returns it, to be kept alive.
 
-    PyTorch has the device type, its dispatch keys and a slot for its guard, which torch_xla's C++ fills. From Python, a guard can only be registered
-    for PrivateUse1; it is then moved to the xla slot of the (exported) registry. The layout is checked before anything is written.
+    PyTorch has the device type, its dispatch keys and a slot for its guard, which torch_xla's C++ fills. From Python, a guard can only be
+    registered for PrivateUse1; it is then moved to the xla slot of the (exported) registry. The layout is checked before anything is
+    written.
     """
     libc10 = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
     try:
@@ -45,7 +47,7 @@ def register_device_guard() -> Any:
         raise ImportError(
             f"surestep can't register its device with torch {torch.__version__}: its device registry is not exported. {_SUPPORTED}"
         ) from error
-    if int(torch._C._autograd.DeviceType.XLA) != _XLA_SLOT or registry[0] is None:
+    if torch._C._autograd.DeviceType.XLA.value != _XLA_SLOT or registry[0] is None:
         raise ImportError(
             f"surestep can't register its device with torch {torch.__version__}: its device registry has another layout. {_SUPPORTED}"
         )
@@ -58,6 +60,11 @@ def register_device_guard() -> Any:
         raise ImportError(f"surestep can't register its device with torch {torch.__version__}: the guard landed elsewhere. {_SUPPORTED}")
     registry[_XLA_SLOT], registry[_PRIVATEUSE1_SLOT] = registry[_PRIVATEUSE1_SLOT], before
     return guard
+
+
+def use_count(tensor: Any) -> int:
+    """How many hold a tensor's contents in C++ (its Python object is one of them): whether ``torch.utils.swap_tensors`` will refuse it."""
+    return tensor._use_count()
 
 
 _SUPPORTED = "Supported are torch 2.13 to 2.15; `surestep doctor` prints the versions."

@@ -143,3 +143,13 @@ def test_dead_tensors_take_their_storage_along():
     del view
     gc.collect()
     assert storage() is None
+
+
+def test_programs_are_bounded_and_found_again_by_compiling(monkeypatch, events):
+    from surestep.trace.trie import Trie
+
+    monkeypatch.setattr(Trie, "PROGRAMS", 5)
+    for size in (*range(1, 12), 1):
+        assert torch.ones(size, device="xla").mul(3).sum().item() == 3 * size
+    assert len(recorders()[0].trie.programs) == 5
+    assert len(events("evicted")) >= 6

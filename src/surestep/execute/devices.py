@@ -30,7 +30,8 @@ def jax_devices() -> tuple[jax.Device, ...]:
     if count:
         if not count.isdigit() or int(count) < 1:
             raise RuntimeError(f"CPU_NUM_DEVICES={count!r}: expected a positive number of virtual CPU devices")
-        if jax.config.jax_num_cpu_devices < 1:  # the user's own setting, if there is one, wins
+        known = getattr(jax.config, "jax_num_cpu_devices")  # noqa: B009 (its attributes are made at run time)
+        if known < 1:  # the user's own setting, if there is one, wins
             jax.config.update("jax_num_cpu_devices", int(count))
     platform = _platform()
     try:

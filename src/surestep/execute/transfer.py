@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 
 from surestep.execute import dtypes
 from surestep.execute.devices import jax_devices
+
+if TYPE_CHECKING:
+    import jax
 
 # NumPy has no such types of its own; their bits travel as integers of the same width.
 _AS_BITS = {
@@ -26,7 +31,7 @@ def host_array(tensor: torch.Tensor) -> np.ndarray:
     return tensor.numpy() if bits is None else tensor.view(bits).numpy().view(dtype)
 
 
-def to_device(tensor: torch.Tensor, index: int):
+def to_device(tensor: torch.Tensor, index: int) -> jax.Array:
     """A private copy of a CPU tensor on device ``index``, as a JAX array of the same shape and dtype."""
     import jax
 
@@ -36,7 +41,7 @@ def to_device(tensor: torch.Tensor, index: int):
         return jax.device_put(array, jax_devices()[index])
 
 
-def to_host(array) -> torch.Tensor:
+def to_host(array: jax.Array) -> torch.Tensor:
     """A JAX array as a new CPU tensor (contiguous, its own memory). Waits for the array; raises what its program raised."""
     values = np.array(array, copy=True, order="C")
     dtype = dtypes.to_torch(values.dtype)
@@ -46,7 +51,7 @@ def to_host(array) -> torch.Tensor:
     return torch.from_numpy(values.view(np.int16 if bits is torch.int16 else np.uint8)).view(dtype)
 
 
-def between(array, index: int):
+def between(array: jax.Array, index: int) -> jax.Array:
     """The array on another device; a copy also where it is the same one, so that no two storages share an array."""
     import jax
 

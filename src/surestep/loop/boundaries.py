@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,8 +26,8 @@ _lock = threading.Lock()
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
     """Runs what has been recorded since the last boundary, as one program a device.
 
-    Returns once the program is started; with ``wait=True``, once it has finished. ``reset_scope`` is accepted as torch_xla has it: source lines are kept
-    for each operation, so there is no scope to reset.
+    Returns once the program is started; with ``wait=True``, once it has finished. ``reset_scope`` is accepted as torch_xla has it: source
+    lines are kept for each operation, so there is no scope to reset.
     """
     boundary(Cause.SYNC)
     if wait:
@@ -43,7 +43,7 @@ def boundary(cause: Cause) -> None:
 
 
 @contextmanager
-def step() -> Iterator[None]:
+def step() -> Generator[None]:
     """One training step: what is recorded inside runs as one program when the block ends, also when it ends by an exception.
 
     Inside, ``optimizer.step()`` and ``xm.optimizer_step`` make no boundary of their own. A ``step()`` inside another is part of it.

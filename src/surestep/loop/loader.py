@@ -77,7 +77,7 @@ class ParallelLoader:
 
     def per_device_samples(self) -> int:
         """How many batches each device gets."""
-        return len(self._cpu_loader) // len(self._devices)  # type: ignore[arg-type]
+        return len(self._cpu_loader) // len(self._devices)  # type: ignore[arg-type] (only asked of loaders that have a length)
 
     @property
     def batches_per_execution(self) -> int:

@@ -1,7 +1,7 @@
 """One operation's lowering, traced for operands of given figures.
 
-It is traced when the operation is recorded for the first time, not when the program is built: what a lowering can't do is known at the user's line, where the
-host can still serve, and the layers of a model that repeat an operation share one trace of it.
+It is traced when the operation is recorded for the first time, not when the program is built: what a lowering can't do is known at the
+user's line, where the host can still serve, and the layers of a model that repeat an operation share one trace of it.
 """
 
 from __future__ import annotations

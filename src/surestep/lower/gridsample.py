@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +49,8 @@ def _padded(x, size, padding_mode, align_corners):
 def _read(image, position):
     """The image (N, C, spatial...) at whole positions (one array (N, out...) per dimension), zero outside of it."""
     sizes = image.shape[2:]
-    inside, flat = True, 0
+    inside: Any = True
+    flat: Any = 0
     for at, size in zip(position, sizes, strict=True):
         inside = inside & (at >= 0) & (at <= size - 1)
         flat = flat * size + jnp.clip(at, 0, size - 1).astype(np.int64)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -99,13 +102,13 @@ def _power(x, y):
     return _integer_power(x, y) if is_integral(x.dtype) else jnp.power(x, y)
 
 
-_FIXED_POWERS = {
+_FIXED_POWERS: dict[complex, Callable[[Any], Any]] = {
     0: jnp.ones_like,
     1: lambda x: x,
     2: lambda x: x * x,
     3: lambda x: x * x * x,
 }
-_FIXED_FLOAT_POWERS = {
+_FIXED_FLOAT_POWERS: dict[complex, Callable[[Any], Any]] = {
     0.5: jnp.sqrt,
     -0.5: lambda x: 1 / jnp.sqrt(x),
     -1: jnp.reciprocal,

@@ -46,7 +46,7 @@ def flip(out, x, dims):
 
 
 def rot90(out, x, k=1, dims=(0, 1)):
-    return jnp.rot90(x, k, tuple(dims))
+    return jnp.rot90(x, k, (dims[0], dims[1]))
 
 
 def repeat(out, x, repeats):

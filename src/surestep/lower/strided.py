@@ -1,7 +1,7 @@
 """Views of a storage: reading one out of the storage's value, and writing one back into it.
 
-PyTorch says of a view only its sizes, strides and offset in the flat storage. Nearly all such views are a *grid*: with the dimensions sorted by
-stride, each stride divides the one before and no row overlaps the next, so that the flat storage, reshaped to the ratios of the
+PyTorch says of a view only its sizes, strides and offset in the flat storage. Nearly all such views are a *grid*: with the dimensions
+sorted by stride, each stride divides the one before and no row overlaps the next, so that the flat storage, reshaped to the ratios of the
 strides, has the view as a rectangular block. Then XLA sees reshape, slice and transpose, which it fuses. What is no grid (``unfold`` with
 overlap, odd ``as_strided``) is a gather, and written back by a scatter.
 
@@ -11,6 +11,7 @@ The offset may be a number that the program is given at run time.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -80,7 +81,7 @@ def _grid(view: Layout, numel: int, offset: Any) -> _Grid | None:
         strides_and_unit = [1]
     else:
         strides_and_unit = [*strides, 1]
-    inner = [above // below for above, below in zip(strides_and_unit, strides_and_unit[1:], strict=False)]
+    inner = [above // below for above, below in pairwise(strides_and_unit)]
     extents = [*sizes, 1]
     outer_stride = strides_and_unit[0]
     if isinstance(offset, int) and numel % outer_stride == 0:

@@ -36,10 +36,13 @@ class Cause(enum.Enum):
 
     @property
     def implicit(self) -> bool:
+        """Whether the user didn't write this boundary: such ones are counted with their lines, and advised against."""
         return self not in (Cause.SYNC, Cause.STEP, Cause.STEP_ENTRY, Cause.LOADER, Cause.CLOSURE, Cause.EAGER)
 
 
 class Event(NamedTuple):
+    """What listeners are told: the name says which ``data`` there is (``emit`` lists the names); no line where no user's code led here."""
+
     name: str
     line: Line | None
     data: dict[str, Any]
@@ -64,7 +67,10 @@ def listen(listener: Listener) -> Callable[[], None]:
 
 
 def emit(name: str, line: Line | None = None, **data: Any) -> None:
-    """Tells all listeners. Names in use: boundary, compile, run, transfer_in, transfer_out, fallback, lifted, decomposed, evicted, advice."""
+    """Tells all listeners.
+
+    Names in use: boundary, nothing_pending, compile, run, transfer_in, transfer_out, fallback, lifted, evicted.
+    """
     event = Event(name, line, data)
     for listener in tuple(_listeners):
         try:

@@ -95,8 +95,10 @@ def replace(storage: Storage, array: Any) -> None:
 
 
 def hooks_of(source: torch.Tensor) -> Any:
-    """The gradient hooks of a parameter that is being moved. ``module.to('xla')`` swaps its contents with the copy's, and its hooks are lost unless they are put
-    back; that is done when its value is first used.
+    """The gradient hooks of a parameter that is being moved, with the identity of the parameter; None where it has none.
+
+    ``module.to('xla')`` swaps its contents with the copy's, and its hooks are lost unless they are put back; that is done when its value is
+    first used.
     """
     if not source.is_leaf:
         return None
@@ -146,6 +148,7 @@ def empty(args: tuple, kwargs: dict) -> XlaTensor:
 
 
 def empty_strided(args: tuple, kwargs: dict) -> XlaTensor:
+    """``torch.empty_strided(size, stride)``; where the strides leave holes, the storage is one row and the tensor a view of it."""
     return _empty(layout(tuple(args[0]), tuple(args[1]), 0, kwargs.get("dtype") or torch.get_default_dtype()), kwargs)
 
 
@@ -167,6 +170,7 @@ def new_empty(args: tuple, kwargs: dict) -> torch.Tensor:
 
 
 def new_empty_strided(args: tuple, kwargs: dict) -> torch.Tensor:
+    """``tensor.new_empty_strided(size, stride)``; may be asked for another device."""
     return _like(
         args[0], kwargs, lambda options: empty_strided(args[1:], options), lambda options: torch.empty_strided(*args[1:], **options)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,10 +20,12 @@ def __getattr__(name: str) -> Any:
 
 
 def is_available() -> bool:
+    """Always: JAX has a CPU device where there is nothing else. Asking doesn't start JAX."""
     return True
 
 
 def is_initialized() -> bool:
+    """Whether the device was used already; asking doesn't start it."""
     return bool(devices.started())
 
 
@@ -31,20 +34,23 @@ def _is_in_bad_fork() -> bool:
 
 
 def device_count() -> int:
+    """How many xla devices this process has; starts JAX."""
     return len(jax_devices())
 
 
 def current_device() -> int:
+    """The index of the device that a plain ``"xla"`` means."""
     return devices.current()
 
 
 def set_device(device: Any) -> None:
+    """Says which device a plain ``"xla"`` means from now on: an index, a ``torch.device`` or its name."""
     index = device if isinstance(device, int) else torch.device(device).index
     devices.set_current(0 if index is None else index)
 
 
 @contextmanager
-def device(which: Any):
+def device(which: Any) -> Generator[None]:
     """Makes a device the current one for a block."""
     before = devices.current()
     set_device(which)
@@ -73,34 +79,42 @@ def wait() -> None:
 
 
 def manual_seed(seed: int) -> None:
+    """Seeds the current device's generator; ``torch.manual_seed`` seeds those of all devices."""
     generator.default(devices.current()).manual_seed(seed)
 
 
 def manual_seed_all(seed: int) -> None:
+    """Seeds every device's generator with the same number."""
     generator.seed_all(seed)
 
 
 def seed() -> int:
+    """Seeds the current device's generator at random; returns the seed."""
     return generator.default(devices.current()).seed()
 
 
 def initial_seed() -> int:
+    """The seed that the current device's generator started from."""
     return generator.default(devices.current()).initial_seed()
 
 
 def get_rng_state(device: Any = "xla") -> torch.Tensor:
+    """The state of a device's generator, a CPU tensor. Reading it makes no boundary."""
     return _generator(device).get_state()
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = "xla") -> None:
+    """Lets a device's generator go on from a state that ``get_rng_state`` gave. Makes no boundary."""
     _generator(device).set_state(new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
+    """The states of all devices' generators, in the devices' order."""
     return [generator.default(index).get_state() for index in range(device_count())]
 
 
 def set_rng_state_all(states: Any) -> None:
+    """Lets every device's generator go on from its state in a list that ``get_rng_state_all`` gave."""
     for index, state in enumerate(states):
         generator.default(index).set_state(state)
 
@@ -129,10 +143,12 @@ def memory_allocated(device: Any = None) -> int:
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
+    """The dtypes that ``torch.autocast("xla", dtype)`` accepts."""
     return [torch.bfloat16, torch.float16, torch.float32]
 
 
 def is_bf16_supported() -> bool:
+    """Always: XLA has bfloat16 on each platform, computed in float32 where the hardware has none."""
     return True
 
 

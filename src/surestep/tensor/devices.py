@@ -34,16 +34,19 @@ def recorder(device: torch.device | None) -> Recorder:
     found = recorders()
     if not 0 <= index < len(found):
         raise RuntimeError(
-            f"invalid device ordinal: xla:{index}. This process has {len(found)} xla device(s); CPU_NUM_DEVICES=N gives N virtual ones on the CPU"
+            f"invalid device ordinal: xla:{index}. This process has {len(found)} xla device(s); "
+            f"CPU_NUM_DEVICES=N gives N virtual ones on the CPU"
         )
     return found[index]
 
 
 def current() -> int:
+    """The index of the device that a plain 'xla' means."""
     return _current
 
 
 def set_current(index: int) -> None:
+    """A plain 'xla' means this device from now on. Starts JAX; ``RuntimeError`` where there is no such device."""
     global _current
     recorder(torch.device("xla", index))
     _current = index

@@ -15,7 +15,7 @@ from surestep.observe.events import Cause
 from surestep.tensor import copies, host, indexing, lists, metadata, normalization, record, views
 from surestep.tensor.infer import on_meta
 from surestep.tensor.operation import Operation
-from surestep.tensor.xla_tensor import HANDLERS, XlaTensor
+from surestep.tensor.xla_tensor import XlaTensor
 
 _aten = torch.ops.aten
 
@@ -104,8 +104,8 @@ _READ_VALUES = {_aten.is_nonzero.default, _aten.equal.default, _aten._local_scal
 def _refused(func: Any) -> Any:
     def refuse(args: tuple, kwargs: dict) -> Any:
         raise RuntimeError(
-            f"{func}: the xla device has no sparse or quantized tensors, since XLA's arrays are dense. Use dense tensors (.to_dense(), .dequantize()), "
-            f"or do this on the CPU."
+            f"{func}: the xla device has no sparse or quantized tensors, since XLA's arrays are dense. Use dense tensors "
+            f"(.to_dense(), .dequantize()), or do this on the CPU."
         )
 
     return refuse
@@ -141,5 +141,3 @@ def boxed(func: Any, *args: Any, **kwargs: Any) -> Any:
     """What PyTorch calls for operations without an xla tensor among their operands: factories."""
     return XlaTensor.__torch_dispatch__(func, (), args, kwargs)
 
-
-__all__ = ["HANDLERS", "boxed", "handler_for"]

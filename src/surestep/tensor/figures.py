@@ -1,9 +1,10 @@
 """What stands for an XlaTensor while ``torch.compile`` traces: its figures (sizes, strides, dtype) without a storage.
 
-Dynamo takes a tensor subclass apart into inner tensors, makes those fake, and puts it together again. Ours has one inner tensor, on `meta`; put together over a fake one it
-becomes a ``Figures``, whose operations run on the inner tensors alone. So Dynamo traces a model on the xla device into one graph, and what the backend gets are
-real XlaTensors: calling the graph records it like any other code. What is not served is AOTAutograd, which wants to functionalize inside the subclass; a
-backend for this device doesn't need it, because recording is functional already.
+Dynamo takes a tensor subclass apart into inner tensors, makes those fake, and puts it together again. Ours has one inner tensor, on `meta`;
+put together over a fake one it becomes a ``Figures``, whose operations run on the inner tensors alone. So Dynamo traces a model on the xla
+device into one graph, and what the backend gets are real XlaTensors: calling the graph records it like any other code. What is not served
+is AOTAutograd, which wants to functionalize inside the subclass; a backend for this device doesn't need it, because recording is functional
+already.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from surestep.tensor.xla_tensor import XlaTensor
 class Figures(XlaTensor):
     """An XlaTensor that is only being traced."""
 
-    _figures: torch.Tensor = None  # type: ignore[assignment]
+    _figures: torch.Tensor = None  # type: ignore[assignment] (stand_in sets it; it hides XlaTensor's property)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -28,15 +29,19 @@ class Figures(XlaTensor):
         return tree_map(lambda out: stand_in(out) if isinstance(out, torch.Tensor) else out, func(*args, **kwargs))
 
     def untyped_storage(self) -> torch.UntypedStorage:
+        """The inner tensor's: fake as that is."""
         return self._figures.untyped_storage()
 
     def data_ptr(self) -> int:
+        """Nothing: there is no storage whose identity it could tell."""
         return 0
 
     def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """PyTorch's own: what is traced is no parameter that moves."""
         return torch.Tensor.to(self, *args, **kwargs)
 
     def cpu(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """PyTorch's own, as ``to``."""
         return torch.Tensor.cpu(self, *args, **kwargs)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:

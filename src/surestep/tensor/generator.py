@@ -1,7 +1,7 @@
 """Random numbers. A generator is a seed and an offset, both on the host; a program gets them as an input.
 
-Each random operation draws from a key made of the seed and its own offset, which counts the operations before it. So the same seed gives the same numbers wherever
-boundaries fall, and the state can be read and set (checkpointing does) without cutting a trace.
+Each random operation draws from a key made of the seed and its own offset, which counts the operations before it. So the same seed gives
+the same numbers wherever boundaries fall, and the state can be read and set (checkpointing does) without cutting a trace.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Generator:
         return self._seed
 
     def initial_seed(self) -> int:
+        """The seed of the stream, wherever in it the generator is."""
         return self._seed
 
     def get_state(self) -> torch.Tensor:
@@ -56,6 +57,7 @@ class Generator:
         return self
 
     def clone_state(self) -> Generator:
+        """Another generator, at the same place of the same stream."""
         return Generator(self.device).set_state(self.get_state())
 
     def next(self) -> tuple[int, int, int]:
@@ -63,6 +65,7 @@ class Generator:
         return self.number, self._seed, self._offset
 
     def advance(self) -> None:
+        """The draw that ``next`` told of has been recorded: the next one is another."""
         self._offset += 1
 
 
@@ -101,6 +104,7 @@ def seed_all(seed: int) -> None:
 
 
 def of(recorder: Any, generator: Any) -> Any:
+    """Whom a random operation on the recorder's device draws from, by its argument ``generator``: None means the device's own."""
     if generator is None:
         return default(recorder.device)
     if isinstance(generator, Generator):

@@ -103,7 +103,9 @@ def equal(args: tuple, kwargs: dict) -> bool:
 def representation(tensor: XlaTensor) -> str:
     """What PyTorch prints for any tensor. It reads the value: a counted boundary where that is pending."""
     text = repr(to_cpu(tensor, Cause.PRINT))
-    body, size, dtype = _SUFFIXES.fullmatch(text).groups("")  # type: ignore[union-attr]
+    parts = _SUFFIXES.fullmatch(text)
+    assert parts is not None  # a tensor's text ends in a parenthesis, before which anything goes
+    body, size, dtype = parts.groups("")
     suffix = f", device='{tensor.device}'{size}{dtype}"
     if tensor.grad_fn is not None:
         suffix += f", grad_fn=<{type(tensor.grad_fn).__name__}>"
@@ -191,6 +193,6 @@ def _write_back(argument: Any, value: Any, made: dict, copy_: Any, resize: Any) 
 
 
 def nonzero_of(mask: XlaTensor) -> torch.Tensor:
-    """The indices of a mask's true elements, on the CPU: how many there are is a value, which must be read (counted, with the user's line)."""
+    """The indices of a mask's true elements, on the CPU: how many there are must be read, which is counted, with the user's line."""
     events.emit("fallback", frames.user_line(), operation="aten.nonzero.default", cause=Cause.SHAPE)
     return to_cpu(mask, Cause.SHAPE).nonzero()

@@ -26,10 +26,12 @@ def index(args: tuple, kwargs: dict) -> XlaTensor:
 
 
 def index_put_(args: tuple, kwargs: dict) -> XlaTensor:
+    """``x[indices] = values``: indices may be on the CPU; a mask with one value stays a mask, so nothing is read."""
     return _put(_INDEX_PUT_, args)
 
 
 def index_put(args: tuple, kwargs: dict) -> XlaTensor:
+    """The same as a new tensor."""
     return _put(_INDEX_PUT, args)
 
 
@@ -87,9 +89,11 @@ def _check(index: torch.Tensor, tensor: XlaTensor, dim: int) -> None:
 
 
 def masked_select(args: tuple, kwargs: dict) -> XlaTensor:
+    """``x[mask]`` after broadcasting; a counted read."""
     tensor, mask = torch.broadcast_tensors(*args)
     return index((tensor, [mask]), {})
 
 
 def nonzero(args: tuple, kwargs: dict) -> XlaTensor:
+    """The indices of the elements that are not zero: found on the host, a counted read, and brought back to the device."""
     return upload(host.nonzero_of(args[0]), args[0].device)

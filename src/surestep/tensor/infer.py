@@ -1,4 +1,4 @@
-"""What an operation gives, by PyTorch's own word: it is run on `meta` tensors that lie like ours do. Errors come from there, in PyTorch's wording."""
+"""What an operation gives, by PyTorch's own word: it is run on `meta` tensors that lie like ours do. Errors come from there too."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class Stand:
         self.made: dict[int, torch.Tensor] = {}
 
     def of(self, value: Any) -> Any:
+        """The operand as the stand-ins' device takes it: tensors (in lists too) and devices are replaced, all else is itself."""
         if isinstance(value, XlaTensor):
             found = self.made.get(id(value))
             if found is None:
@@ -40,9 +41,8 @@ class Stand:
         return base.as_strided(layout.sizes, layout.strides, layout.offset)
 
     def _memory(self, size: int, dtype: torch.dtype) -> torch.Tensor:
-        make = (
-            torch.ones if dtype.is_floating_point or dtype.is_complex else torch.zeros
-        )  # indices must be valid, probabilities not all zero
+        # indices must be valid, probabilities not all zero
+        make = torch.ones if dtype.is_floating_point or dtype.is_complex else torch.zeros
         return make(size, dtype=dtype, device=self.device)
 
 
@@ -90,7 +90,10 @@ _right: set[tuple] = set()
 
 
 def _known_to_be_right(func: Any, args: tuple, kwargs: dict) -> bool:
-    """Whether the CPU was asked before about this operation with these dtypes. Meta checks sizes as the CPU does; what it misses is about dtypes."""
+    """Whether the CPU was asked before about this operation with these dtypes.
+
+    Meta checks sizes as the CPU does; what it misses is about dtypes.
+    """
     key = (func, *((t.dtype, t.ndim == 0) if isinstance(t, torch.Tensor) else type(t) for t in tree_leaves((args, kwargs))))
     if key in _right:
         return True
@@ -114,7 +117,9 @@ def _numel(args: tuple, kwargs: dict) -> int:
 
 def as_on_cpu(func: Any, args: tuple, kwargs: dict, kernels_too: bool = False) -> Any:
     """Runs the operation on stand-ins on the CPU, to raise in PyTorch's own words; returns the result, or None where it can't be had.
-    Meta has other words for some errors, and misses some. That the CPU has no kernel for it is only an error with ``kernels_too``: it may be served here.
+
+    Meta has other words for some errors, and misses some. That the CPU has no kernel for it is only an error with ``kernels_too``: it may
+    be served here.
     """
     if _numel(args, kwargs) > _CPU_LIMIT or torch.Tag.nondeterministic_seeded in func.tags:  # the user's CPU generator must not move
         return None
@@ -143,11 +148,8 @@ def _may_overlap(func: Any, args: tuple, kwargs: dict) -> bool:
     ]
     for target in written:
         layout = target._layout
-        if (
-            any(stride == 0 and size > 1 for size, stride in zip(layout.sizes, layout.strides, strict=True))
-            or (not layout.dense
-            and layout.span < layout.numel)
-        ):
+        repeated = any(stride == 0 and size > 1 for size, stride in zip(layout.sizes, layout.strides, strict=True))
+        if repeated or (not layout.dense and layout.span < layout.numel):
             return True
         if any(other is not target and other._storage is target._storage and other._layout is not layout for other in tensors):
             return True

@@ -1,4 +1,4 @@
-"""To and from JAX and DLPack, without a copy where it can be. What is given away is a snapshot: later writes to the tensor don't show in it."""
+"""To and from JAX and DLPack, without a copy where it can be. What is given away is a snapshot: later writes don't show in it."""
 
 from __future__ import annotations
 
@@ -46,4 +46,5 @@ def dlpack(tensor: XlaTensor, **options: Any) -> Any:
 
 
 def dlpack_device(tensor: XlaTensor) -> Any:
+    """``tensor.__dlpack_device__``: DLPack's numbers of the kind of device and of the device, by JAX's word."""
     return to_jax(tensor).__dlpack_device__()

@@ -38,7 +38,10 @@ def handler(func: torch._ops.OpOverload) -> Any:
 
 
 def _item(a: Any, item: int, position: int) -> Any:
-    """A list's element; what is no list serves all. A 1-d CPU tensor after the first operand is a list of numbers (``_foreach_addcdiv.Tensor``)."""
+    """A list's element; what is no list serves all.
+
+    A 1-d CPU tensor after the first operand is a list of numbers (``_foreach_addcdiv.Tensor``).
+    """
     if isinstance(a, (list, tuple)):
         return a[item]
     if position and isinstance(a, torch.Tensor) and a.ndim == 1 and a.device.type == "cpu":

@@ -24,8 +24,9 @@ def set_data(tensor: XlaTensor, value: torch.Tensor) -> None:
     """``tensor.data = value``: the tensor has value's storage from now on, autograd sees nothing."""
     if not isinstance(value, XlaTensor):
         raise RuntimeError(
-            f"Attempted to call `variable.set_data(tensor)`, but `variable` and `tensor` have incompatible tensor type: an xla tensor can't take "
-            f"the data of one on {value.device}. Write tensor.data = value.to(tensor.device), or tensor.copy_(value) under torch.no_grad()."
+            f"Attempted to call `variable.set_data(tensor)`, but `variable` and `tensor` have incompatible tensor type: an xla tensor "
+            f"can't take the data of one on {value.device}. Write tensor.data = value.to(tensor.device), or tensor.copy_(value) under "
+            f"torch.no_grad()."
         )
     _data.__set__(tensor, value)
     tensor._storage = value._storage
@@ -49,8 +50,9 @@ def resize_out(tensor: XlaTensor, wanted: Layout) -> None:
         import warnings
 
         warnings.warn(
-            f"An output with one or more elements was resized since it had shape {list(tensor._layout.sizes)}, which does not match the required output shape "
-            f"{list(wanted.sizes)}. This behavior is deprecated, and in a future PyTorch release outputs will not be resized unless they have zero elements.",
+            f"An output with one or more elements was resized since it had shape {list(tensor._layout.sizes)}, which does not match the "
+            f"required output shape {list(wanted.sizes)}. This behavior is deprecated, and in a future PyTorch release outputs will not be "
+            f"resized unless they have zero elements.",
             stacklevel=5,
         )
     resize(tensor, wanted.sizes, wanted.strides)
@@ -89,6 +91,7 @@ def grow(storage: Storage, nbytes: int) -> bool:
 
 
 def resize_(args: tuple, kwargs: dict) -> XlaTensor:
+    """``tensor.resize_(size, memory_format=)``; nothing where the tensor has that size already."""
     tensor, size = args[0], args[1]
     memory_format = kwargs.get("memory_format")
     if tuple(size) == tuple(tensor._layout.sizes) and memory_format in (None, torch.contiguous_format):

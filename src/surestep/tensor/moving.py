@@ -1,8 +1,8 @@
 """``module.cpu()``: parameters keep their identity when they leave the device, as they do when they come.
 
 PyTorch's ``Module._apply`` makes new Parameters where a tensor moves to a device of another kind: an optimizer would go on training the old
-ones, silently, and tied weights would come apart. It does so after it has called ``param.to(...)``, so here, when the caller is ``Module._apply``,
-the parameter's contents are swapped with the copy's, and PyTorch finds nothing left to do.
+ones, silently, and tied weights would come apart. It does so after it has called ``param.to(...)``, so here, when the caller is
+``Module._apply``, the parameter's contents are swapped with the copy's, and PyTorch finds nothing left to do.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from surestep import _compat
 
 _APPLY = torch.nn.Module._apply.__code__
 
@@ -32,12 +34,15 @@ def off_device(tensor: Any, convert: Callable[[Any], torch.Tensor]) -> torch.Ten
 
 
 def check_swap(parameter: torch.nn.Parameter) -> None:
-    """Raises where PyTorch is about to swap a parameter's contents for its copy's on the device, and can't: it would only say that it couldn't."""
+    """Raises where PyTorch is about to swap a parameter's contents for its copy's on the device, and can't.
+
+    PyTorch would only say that it couldn't.
+    """
     if not _called_by_module():
         return
     if weakref.getweakrefs(parameter):
         what = "a weak reference to it is alive"
-    elif parameter._use_count() > _HOLDERS:
+    elif _compat.use_count(parameter) > _HOLDERS:
         what = "a view of it, or a graph that holds one, is alive"
     else:
         return

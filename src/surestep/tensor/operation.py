@@ -40,6 +40,7 @@ class Operation:
             for position, argument in enumerate(schema.arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
+        self.in_place = self.targets == [0] and not any(argument.is_out for argument in schema.arguments)
         self.outs = frozenset(argument.name for argument in schema.arguments if argument.is_out)
         # A view of the target may read it too; an `out=` tensor's old value is never read.
         constants = self.lowering.constants if self.lowering else ()

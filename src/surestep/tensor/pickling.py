@@ -1,12 +1,14 @@
-"""Saving, loading and deep copies. A saved xla tensor is an ordinary PyTorch one on a storage tagged ``xla:0``: what shares a storage still shares it
-when it is loaded, ``weights_only=True`` accepts it, and ``map_location`` brings it to any device, also where surestep isn't installed.
+"""Saving, loading and deep copies.
+
+A saved xla tensor is an ordinary PyTorch one on a storage tagged ``xla:0``: what shares a storage still shares it when it is loaded,
+``weights_only=True`` accepts it, and ``map_location`` brings it to any device, also where surestep isn't installed.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -16,11 +18,9 @@ from surestep.tensor.xla_tensor import XlaTensor, alias, fresh
 
 def reduce(tensor: XlaTensor, protocol: Any) -> tuple:
     """What ``pickle`` and ``torch.save`` ask for."""
-    if not tensor.is_leaf and tensor.requires_grad:
-        tensor = tensor.detach()
-        required = True
-    else:
-        required = tensor.requires_grad
+    required = tensor.requires_grad
+    if required and not tensor.is_leaf:
+        tensor = cast("XlaTensor", tensor.detach())
     typed = _saved_storage(tensor)
     layout = tensor._layout
     arguments = (typed, layout.offset, tuple(layout.sizes), layout.strides, required, OrderedDict())
@@ -34,7 +34,10 @@ def reduce(tensor: XlaTensor, protocol: Any) -> tuple:
 
 
 class _SavedStorage(torch.storage.TypedStorage):
-    """A storage object as ``torch.save`` takes it, which plain ``pickle`` can take too (PyTorch's own would read the address that ours hasn't)."""
+    """A storage object as ``torch.save`` takes it, which plain ``pickle`` can take too.
+
+    PyTorch's own would read the address that ours hasn't.
+    """
 
     def __new__(cls, *_: Any, **__: Any) -> _SavedStorage:
         return object.__new__(cls)
@@ -91,9 +94,9 @@ def deep_copy(tensor: XlaTensor, memo: dict) -> torch.Tensor:
 
     storage = tensor._storage
     with torch.no_grad():
-        whole = memo.get(("surestep", id(storage)))
+        whole: XlaTensor | None = memo.get(("surestep", id(storage)))
         if whole is None:
-            whole = memo["surestep", id(storage)] = torch.clone(fresh(storage))
+            whole = memo["surestep", id(storage)] = cast("XlaTensor", torch.clone(fresh(storage)))
         copied: torch.Tensor = alias(whole._storage, tensor._layout, whole)
     if isinstance(tensor, torch.nn.Parameter):
         copied = torch.nn.Parameter(copied, requires_grad=tensor.requires_grad)

@@ -54,18 +54,22 @@ def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
 
 
 def _seeds_follow() -> Any:
-    """``torch.manual_seed`` seeds the devices that PyTorch knows, and the one out-of-tree backend that it reserves a name for, unless such a backend is
-    there. It is how the xla device hears of a seed without a patched ``torch.manual_seed``.
+    """How the xla device hears of a seed without a patched ``torch.manual_seed``.
+
+    That seeds the devices that PyTorch knows, and the one out-of-tree backend that it reserves a name for. Unless such a backend is there,
+    this module stands for it.
     """
     from types import ModuleType
 
     from surestep.tensor import generator
 
     module = ModuleType("torch.privateuseone", "surestep: hears torch.manual_seed; no device of this name")
-    module._is_in_bad_fork = lambda: False  # type: ignore[attr-defined]
-    module.is_available = lambda: False  # type: ignore[attr-defined]
-    module.device_count = lambda: 0  # type: ignore[attr-defined]
-    module.manual_seed_all = generator.seed_all  # type: ignore[attr-defined]
+    vars(module).update(
+        _is_in_bad_fork=lambda: False,
+        is_available=lambda: False,
+        device_count=lambda: 0,
+        manual_seed_all=generator.seed_all,
+    )
     return module
 
 
@@ -78,8 +82,10 @@ def at_first_use(action: Any) -> None:
 
 
 def first_use() -> None:
+    """What must be in place before JAX starts: forks are watched, and those who asked with ``at_first_use`` are called."""
     os.register_at_fork(after_in_child=_forbid)
-    # JAX warns of every fork, since its threads don't come along: here the child is told so if it uses the device, and workers of loaders don't
+    # JAX warns of every fork, since its threads don't come along: here the child is told so if it uses the device, and a loader's workers
+    # don't use it
     warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
     for action in _first_use:
         action()
@@ -89,11 +95,11 @@ def _forbid() -> None:
     """A forked child (a DataLoader's worker) has the parent's tensors but not JAX's threads: using the device there would hang."""
     from surestep.tensor import xla_tensor
 
-    def refuse(func: Any, *_: Any, **__: Any) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
         raise RuntimeError(
-            "the xla device can't be used in a forked process: JAX was started in the parent. Move batches to the device in the main process "
-            "(MpDeviceLoader does), or start workers with multiprocessing_context='spawn'."
+            "the xla device can't be used in a forked process: JAX was started in the parent. Move batches to the device in the main "
+            "process (MpDeviceLoader does), or start workers with multiprocessing_context='spawn'."
         )
 
     xla_tensor.HANDLERS.clear()
-    xla_tensor._Handlers.__missing__ = lambda self, func: refuse  # type: ignore[method-assign]
+    xla_tensor.handler_of = lambda func: refuse

@@ -6,8 +6,8 @@ what it gives.
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
+from weakref import ref as weak
 
 import torch
 
@@ -62,14 +62,15 @@ def _on_host(operation: Operation, args: tuple, kwargs: dict, error: Exception) 
 def record(operation: Operation, args: tuple, kwargs: dict) -> Any:
     """Records a functional operation; returns its new tensors."""
     with LOCK:
-        recorder = _recorder_of(args, kwargs)
+        first = args[0] if args else None
+        recorder = first._storage.trace if type(first) is XlaTensor else _recorder_of(args, kwargs)
         if recorder.count >= recorder.limit:
             recorder.check_limit()
         edge, index = _recorded(operation, recorder, args, kwargs)
         results = edge.results
         if type(results) is Layout:
             storage = Storage(recorder, results, None, recorder.serial, ref(index))
-            recorder.written.append(weakref.ref(storage))
+            recorder.written.append(weak(storage))
             return fresh(storage)
         return _several(operation, recorder, results, index)
 
@@ -81,7 +82,7 @@ def _several(operation: Operation, recorder: Recorder, results: tuple, index: in
             made.append(None)
             continue
         storage = Storage(recorder, result, None, recorder.serial, ref(index + position))
-        recorder.written.append(weakref.ref(storage))
+        recorder.written.append(weak(storage))
         made.append(fresh(storage))
     return made if operation.lists else tuple(made)
 
@@ -89,10 +90,14 @@ def _several(operation: Operation, recorder: Recorder, results: tuple, index: in
 def record_write(operation: Operation, args: tuple, kwargs: dict) -> Any:
     """Records an in-place or ``out=`` operation: the functional one, and a write to each target."""
     with LOCK:
-        recorder = _recorder_of(args, kwargs)
+        first = args[0] if args else None
+        recorder = first._storage.trace if type(first) is XlaTensor else _recorder_of(args, kwargs)
         if recorder.count >= recorder.limit:
             recorder.check_limit()
         edge, index = _recorded(operation, recorder, args, kwargs)
+        if operation.in_place:  # the common case: `self` is written, and lies as before
+            write(recorder, first, ref(index))
+            return first
         targets = [kwargs[t] if type(t) is str else args[t] for t in operation.targets]
         for position, (target, wanted) in enumerate(zip(targets, edge.results, strict=True)):
             if wanted is None or target is None:
@@ -149,7 +154,7 @@ def _recorder_of(args: tuple, kwargs: dict) -> Recorder:
 
 def _recorded(operation: Operation, recorder: Recorder, args: tuple, kwargs: dict) -> tuple[Any, int]:
     """Follows (or makes) the edge of a call; returns it and the index of its first result."""
-    key: list[Any] = [operation.overload]
+    key: list[Any] = [operation]  # hashed by identity; PyTorch's overloads hash in Python
     host: list[Any] = []
     for a in args:
         kind = type(a)
@@ -190,11 +195,15 @@ def _recorded(operation: Operation, recorder: Recorder, args: tuple, kwargs: dic
     edge = recorder.place.edges.get(exact)
     if edge is None:
         edge = _missing(operation, recorder, exact, args, kwargs, bool(host), draw)
-    for number in host:
-        (recorder.floats if type(number) is float else recorder.ints).append(number)
+    if host:
+        for number in host:
+            (recorder.floats if type(number) is float else recorder.ints).append(number)
     if draw is not None:
         generator.advance()
-    return edge, recorder.take(edge)
+    recorder.place = edge.place
+    index = recorder.count
+    recorder.count = index + edge.count
+    return edge, index
 
 
 def _add(recorder: Recorder, key: list[Any], host: list[Any], a: Any) -> None:
@@ -254,7 +263,7 @@ def _missing(operation: Operation, recorder: Recorder, exact: tuple, args: tuple
 
 def _generic(operation: Operation, recorder: Recorder, args: tuple, kwargs: dict) -> tuple[Any, tuple]:
     """The call's key without its numbers, and the numbers."""
-    key: list[Any] = [operation.overload]
+    key: list[Any] = [operation]
     scalars: list[Any] = []
     for place, a in (*enumerate(args), *kwargs.items()):
         if place in _NO_KEY:

@@ -12,30 +12,25 @@ from surestep.tensor.xla_tensor import XlaTensor, alias, put_back_hooks, refresh
 from surestep.trace.layout import Layout, of_tensor
 from surestep.trace.operands import add_constant
 
-_known: dict[tuple, Layout | tuple[Layout, ...]] = {}
-_LIMIT = 50_000  # entries; some 20 MB
+_LIMIT = 10_000  # known views an operation; some 4 MB
 
 
 def handler(func: torch._ops.OpOverload) -> Any:
     """``view``, ``select``, ``t``, ``split``...: new tensors over the storage of the first argument."""
+    known: dict[Any, Any] = {}  # a Layout, or a tuple of them
+    as_strided = func is _AS_STRIDED  # whether it fits depends on the storage, which the layout doesn't tell
 
     def view(args: tuple, kwargs: dict) -> Any:
         base = args[0]
         if base._storage.hooks is not None:
             put_back_hooks(base)
-        key: list[Any] = [func, base._layout]
-        for a in args[1:]:
-            add_constant(key, a)
-        for name, a in kwargs.items():
-            key.append(name)
-            add_constant(key, a)
-        exact = tuple(key)
-        found = _known.get(exact)
-        if found is None or func is _AS_STRIDED:  # whether as_strided fits depends on the storage, which the layout doesn't tell
+        exact = base._layout if len(args) == 1 and not kwargs else _key(base._layout, args, kwargs)
+        found = known.get(exact)
+        if found is None or as_strided:
             found = _inferred(func, args, kwargs)
-            if len(_known) >= _LIMIT:
-                _known.clear()
-            _known[exact] = found
+            if len(known) >= _LIMIT:
+                known.clear()
+            known[exact] = found
         if type(found) is Layout:
             return alias(base._storage, found, base)
         return [alias(base._storage, each, base) for each in found]
@@ -43,10 +38,21 @@ def handler(func: torch._ops.OpOverload) -> Any:
     return view
 
 
+def _key(layout: Layout, args: tuple, kwargs: dict) -> tuple:
+    key: list[Any] = [layout]
+    for a in args[1:]:
+        add_constant(key, a)
+    for name, a in kwargs.items():
+        key.append(name)
+        add_constant(key, a)
+    return tuple(key)
+
+
 _AS_STRIDED = torch.ops.aten.as_strided.default
 
 
-def _inferred(func: Any, args: tuple, kwargs: dict) -> Layout | tuple[Layout, ...]:
+def _inferred(func: Any, args: tuple, kwargs: dict) -> Any:
+    """The view's layout; a tuple of them where the operation returns several tensors."""
     result, _ = on_meta(func, args, kwargs)
     if isinstance(result, torch.Tensor):
         found = of_tensor(result)
@@ -56,7 +62,8 @@ def _inferred(func: Any, args: tuple, kwargs: dict) -> Layout | tuple[Layout, ..
             if found.span * found.dtype.itemsize > available:
                 raise RuntimeError(
                     f"setStorage: sizes {list(found.sizes)}, strides {list(found.strides)}, storage offset {found.offset}, and itemsize "
-                    f"{found.dtype.itemsize} requiring a storage size of {found.span * found.dtype.itemsize} are out of bounds for storage of size {available}"
+                    f"{found.dtype.itemsize} requiring a storage size of {found.span * found.dtype.itemsize} are out of bounds for "
+                    f"storage of size {available}"
                 )
         return found
     return tuple(of_tensor(each) for each in result)
@@ -76,5 +83,6 @@ def in_place(func: torch._ops.OpOverload) -> Any:
 
 
 def detach(args: tuple, kwargs: dict) -> XlaTensor:
+    """``detach`` and ``alias``: another tensor that lies as this one does."""
     tensor = args[0]
     return alias(tensor._storage, tensor._layout, tensor)

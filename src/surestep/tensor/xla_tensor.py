@@ -19,17 +19,18 @@ from surestep.trace.storage import Storage
 DEVICES: list[torch.device] = [torch.device("xla", index) for index in range(64)]
 
 
-class _Handlers(dict):
-    """What to do for each ATen overload, found out when it first comes."""
-
-    def __missing__(self, func: Any) -> Any:
-        from surestep.tensor.dispatch import handler_for
-
-        handler = self[func] = handler_for(func)
-        return handler
+# What to do for each ATen overload, by its identity (PyTorch's overloads hash in Python, which costs as much as the rest of the way).
+HANDLERS: dict[int, Any] = {}
+_kept: list[Any] = []  # the overloads, so that their identities stay theirs
 
 
-HANDLERS = _Handlers()
+def handler_of(func: Any) -> Any:
+    """The handler of an overload that comes for the first time."""
+    from surestep.tensor.dispatch import handler_for
+
+    _kept.append(func)
+    handler = HANDLERS[id(func)] = handler_for(func)
+    return handler
 
 
 class _Thread(threading.local):
@@ -57,7 +58,8 @@ class XlaTensor(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if not thread.ready:
             thread.prepare()
-        return HANDLERS[func](args, kwargs or {})
+        handler = HANDLERS.get(id(func)) or handler_of(func)
+        return handler(args, kwargs or {})
 
     # `.data = other` changes sizes in C++ without a word to the dispatcher
 
@@ -164,12 +166,13 @@ class XlaTensor(torch.Tensor):
 
 
 _data = torch.Tensor.data
+_make = _compat.make_wrapper
 
 
 def fresh(storage: Storage) -> XlaTensor:
     """A tensor that is a whole storage, which no other tensor has yet."""
     layout = storage.layout
-    tensor = _compat.make_wrapper(XlaTensor, layout.sizes, strides=layout.strides, dtype=layout.dtype, device=DEVICES[storage.trace.device])
+    tensor = _make(XlaTensor, layout.sizes, strides=layout.strides, dtype=layout.dtype, device=DEVICES[storage.trace.device])
     tensor._storage = storage
     tensor._layout = layout
     tensor._read = None
@@ -178,14 +181,11 @@ def fresh(storage: Storage) -> XlaTensor:
 
 def alias(storage: Storage, layout: Layout, base: torch.Tensor | None) -> XlaTensor:
     """A tensor over (a part of) a storage that ``base`` has too."""
-    tensor = _compat.make_wrapper(
-        XlaTensor,
-        layout.sizes,
-        strides=layout.strides,
-        storage_offset=layout.offset,
-        dtype=layout.dtype,
-        device=DEVICES[storage.trace.device],
-    )
+    device = DEVICES[storage.trace.device]
+    if layout.offset:
+        tensor = _make(XlaTensor, layout.sizes, strides=layout.strides, storage_offset=layout.offset, dtype=layout.dtype, device=device)
+    else:
+        tensor = _make(XlaTensor, layout.sizes, strides=layout.strides, dtype=layout.dtype, device=device)
     if base is not None:
         _compat.share_storage(tensor, base)
     tensor._storage = storage

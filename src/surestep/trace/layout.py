@@ -13,6 +13,8 @@ import torch
 
 
 class Layout:
+    """Sizes, strides, offset and dtype. Made by ``layout()`` only, which gives the one object of these figures; never changed."""
+
     __slots__ = ("__weakref__", "contiguous", "dense", "dtype", "numel", "offset", "sizes", "strides")
 
     sizes: torch.Size
@@ -51,7 +53,7 @@ def layout(sizes: tuple[int, ...], strides: tuple[int, ...], offset: int, dtype:
 
 def of_tensor(tensor: torch.Tensor) -> Layout:
     """The layout that PyTorch's own figures of a tensor give."""
-    return layout(tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
+    return layout(tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)  # type: ignore[arg-type] (an int: no size here is symbolic)
 
 
 def flat(numel: int, dtype: torch.dtype) -> Layout:

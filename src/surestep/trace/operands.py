@@ -8,7 +8,7 @@ tensors are :class:`Ref` objects (equal by identity), and what Python would conf
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -41,7 +41,7 @@ class HostScalar:
     """A 0-dim CPU tensor among the operands: an input of the program, read when the operation is recorded."""
 
     __slots__ = ("dtype",)
-    _made: dict[torch.dtype, HostScalar] = {}
+    _made: ClassVar[dict[torch.dtype, HostScalar]] = {}
 
     def __init__(self, dtype: torch.dtype):
         self.dtype = dtype
@@ -51,6 +51,7 @@ class HostScalar:
 
     @classmethod
     def of(cls, dtype: torch.dtype) -> HostScalar:
+        """The one object of a dtype, so that it may stand in a key."""
         found = cls._made.get(dtype)
         if found is None:
             found = cls._made[dtype] = cls(dtype)
@@ -101,9 +102,12 @@ def add_constant(key: list[Any], value: Any) -> None:
         add_constant(key, plain)
 
 
+_PLAIN: tuple[type, ...] = (bool, int, float, complex)
+
+
 def plain_number(value: Any) -> bool | int | float | complex | None:
     """A number of a type that only looks like Python's own (``numpy.float32``, ``IntEnum``) as Python's own; else None."""
-    for kind in (bool, int, float, complex):
+    for kind in _PLAIN:
         if isinstance(value, kind):
             return kind(value)
     item = getattr(value, "item", None)

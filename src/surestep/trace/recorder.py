@@ -69,7 +69,7 @@ class Recorder:
         """Follows an edge; returns the index of its first result."""
         self.place = edge.place
         index = self.count
-        self.count = index + edge.record.results
+        self.count = index + edge.count
         return index
 
     def simple(self, key: Any, record: Record) -> int:
@@ -254,9 +254,12 @@ class Recorder:
         found = programs.get(key)
         if found is None:
             found = self._superset(outputs, donatable)
-        if found is None:
+            if found is not None:
+                return found
             found = programs[key] = self._compiled(live, outputs, donatable, line)
             self.place.forget_twins()
+        if self.trie.used(self.place, key):
+            events.emit("evicted", line, programs=Trie.PROGRAMS)
         return found
 
     def _compiled(self, live: dict[int, Storage], outputs: tuple[int, ...], donatable: list[int], line: frames.Line | None) -> Program:

@@ -20,6 +20,8 @@ NOWHERE = ref(0)
 
 
 class Storage:
+    """Memory on a device, by its value. Tensors that alias have the same storage; how each of them lies over it is the tensor's own layout."""
+
     __slots__ = ("__weakref__", "array", "exported", "hooks", "layout", "lost", "ref", "serial", "trace")
 
     def __init__(self, trace_of: Any, layout: Layout, array: Any = None, serial: int = 0, index: Ref = NOWHERE):
@@ -34,4 +36,5 @@ class Storage:
 
     @property
     def unwritten(self) -> bool:
+        """Whether nothing was ever written here, so that how its elements lie in memory is still free."""
         return self.array is None and self.serial == 0 and self.lost is None

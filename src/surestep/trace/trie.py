@@ -11,6 +11,7 @@ old path: what changed there too is lifted at once, rather than one number more 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 from surestep.trace.records import Record
@@ -19,11 +20,12 @@ from surestep.trace.records import Record
 class Edge:
     """From one place to the next: what was recorded, and what the dispatcher needs to know of its results."""
 
-    __slots__ = ("place", "record", "results", "scalars")
+    __slots__ = ("count", "place", "record", "results", "scalars")
 
     def __init__(self, place: Place, record: Record, results: Any, scalars: tuple | None = None):
         self.place = place
         self.record = record
+        self.count = record.results
         self.results = results  # layouts, as whoever recorded it wants them
         self.scalars = scalars  # the numbers that could be lifted, exact, in the order of the operands
 
@@ -64,8 +66,10 @@ class Trie:
     """The root of all traces of a device, bounded: when it has grown too large it starts again, and programs are found anew."""
 
     LIMIT = 200_000  # places; some 100 MB
+    PROGRAMS = 400  # each takes some tens of the 65,530 memory maps that Linux gives a process
 
     def __init__(self) -> None:
+        self.programs: OrderedDict[tuple[Place, Any], None] = OrderedDict()  # least recently used first
         self.root = Place()
         self.places = 0
 
@@ -76,9 +80,20 @@ class Trie:
         target.entry = edge
         return edge
 
+    def used(self, place: Place, key: Any) -> bool:
+        """Notes that a program was used; forgets the one that wasn't for the longest time when there are too many. True if one was forgotten."""
+        self.programs[place, key] = None
+        self.programs.move_to_end((place, key))
+        if len(self.programs) <= self.PROGRAMS:
+            return False
+        (old, old_key), _ = self.programs.popitem(last=False)
+        del old.programs[old_key]
+        return True
+
     def full(self) -> bool:
         return self.places > self.LIMIT
 
     def clear(self) -> None:
+        self.programs.clear()
         self.root = Place()
         self.places = 0
