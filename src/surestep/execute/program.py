@@ -18,6 +18,8 @@ from surestep.observe.frames import Line
 
 
 class Input(NamedTuple):
+    """The figures of an array that a program takes or gives."""
+
     shape: tuple[int, ...]
     dtype: np.dtype
 
@@ -52,8 +54,8 @@ def build(
 ) -> Program:
     """Compiles ``function(floats, ints, *leaves)`` for one device.
 
-    ``numbers`` is how many floats and ints it takes; ``outputs`` are (SSA index, figures); of ``donatable`` leaves those are donated that have an
-    output of the same shape and dtype to give their memory to.
+    ``numbers`` is how many floats and ints it takes; ``outputs`` are (SSA index, figures); of ``donatable`` leaves those are donated that
+    have an output of the same shape and dtype to give their memory to.
     """
     donated = _matching(leaves, [figures for _, figures in outputs], donatable)
     sharding = jax.sharding.SingleDeviceSharding(jax_devices()[device])
@@ -108,10 +110,11 @@ class _Shown:
 
     def _show(self) -> None:
         self.shown = True
-        print(f"surestep: compiling {self.what} ...", file=sys.stderr, flush=True)
+        print(f"surestep: compiling {self.what} ...", file=sys.stderr, flush=True)  # noqa: T201 (to a terminal only)
 
     def __exit__(self, *_: object) -> None:
         if self.timer is not None:
             self.timer.cancel()
         if self.shown:
-            print(f"surestep: compiled {self.what} in {time.perf_counter() - self.start:.1f} s", file=sys.stderr, flush=True)
+            seconds = time.perf_counter() - self.start
+            print(f"surestep: compiled {self.what} in {seconds:.1f} s", file=sys.stderr, flush=True)  # noqa: T201 (to a terminal only)

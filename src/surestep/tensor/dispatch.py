@@ -140,4 +140,3 @@ def _through_functional(func: Any, functional: Any) -> Any:
 def boxed(func: Any, *args: Any, **kwargs: Any) -> Any:
     """What PyTorch calls for operations without an xla tensor among their operands: factories."""
     return XlaTensor.__torch_dispatch__(func, (), args, kwargs)
-

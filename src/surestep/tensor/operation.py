@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -34,8 +34,10 @@ class Operation:
         self.name = name_of(overload)
         self.functional = overload if not schema.is_mutable else functional_form(overload)
         self.lowering: Lowering | None = None if self.functional is None else lowerings().get(name_of(self.functional))
-        # Positions and names of the arguments that are overwritten, in the order of the functional form's results.
-        self.targets: list[int | str] = [
+        self.random = self.lowering is not None and self.lowering.random
+        # Positions and names of the arguments that are overwritten, in the order of the functional form's results. (Any: who reads them
+        # asks `type(target) is str`, from which a type checker doesn't learn that the others are ints.)
+        self.targets: list[Any] = [
             argument.name if argument.kwarg_only else position
             for position, argument in enumerate(schema.arguments)
             if argument.alias_info is not None and argument.alias_info.is_write

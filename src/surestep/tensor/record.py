@@ -1,7 +1,7 @@
 """Recording an operation: the path that every operation takes, and the one that must be cheap.
 
-The key of a call is made from its operands; a call seen before at this place of the trace is one dictionary look-up. Only a new one asks PyTorch
-what it gives.
+The key of a call is made from its operands; a call seen before at this place of the trace is one dictionary look-up. Only a new one asks
+PyTorch what it gives.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _on_host(operation: Operation, args: tuple, kwargs: dict, error: Exception) 
 def record(operation: Operation, args: tuple, kwargs: dict) -> Any:
     """Records a functional operation; returns its new tensors."""
     with LOCK:
-        first = args[0] if args else None
+        first: Any = args[0] if args else None
         recorder = first._storage.trace if type(first) is XlaTensor else _recorder_of(args, kwargs)
         if recorder.count >= recorder.limit:
             recorder.check_limit()
@@ -90,7 +90,7 @@ def _several(operation: Operation, recorder: Recorder, results: tuple, index: in
 def record_write(operation: Operation, args: tuple, kwargs: dict) -> Any:
     """Records an in-place or ``out=`` operation: the functional one, and a write to each target."""
     with LOCK:
-        first = args[0] if args else None
+        first: Any = args[0] if args else None
         recorder = first._storage.trace if type(first) is XlaTensor else _recorder_of(args, kwargs)
         if recorder.count >= recorder.limit:
             recorder.check_limit()
@@ -186,8 +186,8 @@ def _recorded(operation: Operation, recorder: Recorder, args: tuple, kwargs: dic
                 key.append(a._layout)
             else:
                 _add(recorder, key, host, a)
-    draw = None
-    if operation.lowering.random:
+    draw = generator = None
+    if operation.random:
         generator = generators.of(recorder, kwargs.get("generator"))
         draw = recorder.seed(*generator.next())
         key += draw
@@ -198,7 +198,7 @@ def _recorded(operation: Operation, recorder: Recorder, args: tuple, kwargs: dic
     if host:
         for number in host:
             (recorder.floats if type(number) is float else recorder.ints).append(number)
-    if draw is not None:
+    if generator is not None:
         generator.advance()
     recorder.place = edge.place
     index = recorder.count
@@ -243,6 +243,8 @@ def _missing(operation: Operation, recorder: Recorder, exact: tuple, args: tuple
     def make(lift: bool) -> tuple[Call, Any]:
         from surestep.lower.body import body  # JAX is imported when it is first needed
 
+        functional = operation.functional
+        assert functional is not None  # only what has a lowering, which functional forms have, comes here
         outputs, results = _inferred(operation, args, kwargs)
         figures: dict[Ref, tuple] = {}
         arguments = tuple(_argument(recorder, a, lift and position in operation.numbers, figures) for position, a in enumerate(args))
@@ -252,8 +254,8 @@ def _missing(operation: Operation, recorder: Recorder, exact: tuple, args: tuple
             if name not in NOT_LOWERED and name not in operation.outs
         }
         cast = bool(operation.targets)
-        traced = body(name_of(operation.functional), arguments, keywords, figures, outputs, operation.single, cast)
-        return Call(operation.functional, arguments, keywords, outputs, operation.single, cast, draw, traced, len(outputs)), results
+        traced = body(name_of(functional), arguments, keywords, figures, outputs, operation.single, cast)
+        return Call(functional, arguments, keywords, outputs, operation.single, cast, draw, traced, len(outputs)), results
 
     generic, scalars = (None, ()) if host else _generic(operation, recorder, args, kwargs)
     if scalars:
@@ -302,7 +304,7 @@ def _inferred(operation: Operation, args: tuple, kwargs: dict) -> tuple[tuple[La
     result, stand = on_meta(operation.overload, args, kwargs)
     if operation.targets:
         written = [kwargs[t] if type(t) is str else args[t] for t in operation.targets]
-        stood = [None if t is None else stand.of(t) for t in written]
+        stood: list[Any] = [None if t is None else stand.of(t) for t in written]
         if operation.outs and any(s.shape != t._layout.sizes for s, t in zip(stood, written, strict=True)):
             # An `out=` tensor that has to grow gets the strides of a new result; meta's own resize doesn't know them.
             given = {name: value for name, value in kwargs.items() if name not in operation.outs}

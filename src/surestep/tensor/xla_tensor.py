@@ -37,8 +37,10 @@ class _Thread(threading.local):
     ready = False
 
     def prepare(self) -> None:
-        """Backward runs on the thread that calls it. PyTorch would start a thread a device at the first backward of the process, and count the devices
-        then: too early, if that was before this device was registered, and our guard can only say one. The switch belongs to the thread.
+        """Backward runs on the thread that calls it.
+
+        PyTorch would start a thread a device at the first backward of the process, and count the devices then: too early, if that was
+        before this device was registered, and our guard can only say one. The switch belongs to the thread.
         """
         _compat.set_multithreading_enabled(False)
         self.ready = True
@@ -48,14 +50,21 @@ thread = _Thread()
 
 
 class XlaTensor(torch.Tensor):
+    """A tensor on the xla device; made by ``fresh`` and ``alias``.
+
+    What is overridden here are the methods that PyTorch answers in C++ from memory, which there is none of, without asking the dispatcher.
+    """
+
     _storage: Storage
     _layout: Layout
-    _read: tuple[int, Ref, Layout, Ref] | None  # (trace, storage's value, layout) -> this view's value there
+    _read: tuple[int, Ref, Ref] | None  # (trace, storage's value) -> this view's value there
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment] (a C function, which PyTorch takes too)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override] (the base has a C function that stands for "none")
+        cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         if not thread.ready:
             thread.prepare()
         handler = HANDLERS.get(id(func)) or handler_of(func)
@@ -64,7 +73,8 @@ class XlaTensor(torch.Tensor):
     # `.data = other` changes sizes in C++ without a word to the dispatcher
 
     @property
-    def data(self) -> torch.Tensor:  # type: ignore[override]
+    def data(self) -> torch.Tensor:  # type: ignore[override] (the stub says attribute; it is a property in C too)
+        """Another tensor over the same storage, that autograd doesn't see. When set, the tensor takes the other's storage and layout."""
         return _data.__get__(self)
 
     @data.setter
@@ -74,6 +84,7 @@ class XlaTensor(torch.Tensor):
         set_data(self, value)
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
+        """As ``Tensor.backward``, on this thread also where it is the first that this thread does with the device."""
         if not thread.ready:
             thread.prepare()
         super().backward(*args, **kwargs)
@@ -84,8 +95,9 @@ class XlaTensor(torch.Tensor):
         return torch.empty_strided(self._layout.sizes, self._layout.strides, dtype=self._layout.dtype, device="meta")
 
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
-        """Makes ``module.to('xla')`` swap the parameters' contents, so that an optimizer built before still holds them; and gives ``torch.compile`` the figures
-        to trace over.
+        """Makes ``module.to('xla')`` swap the parameters' contents, so that an optimizer built before still holds them.
+
+        And gives ``torch.compile`` the figures to trace over.
         """
         return ["_figures"], None
 
@@ -103,7 +115,7 @@ class XlaTensor(torch.Tensor):
 
     def data_ptr(self) -> int:
         """No address; equal for two tensors exactly where they begin at the same element of the same storage."""
-        return id(self._storage) + self.storage_offset() * self.element_size()
+        return id(self._storage) + int(self.storage_offset()) * self.element_size()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         from surestep.tensor.host import representation
@@ -111,20 +123,23 @@ class XlaTensor(torch.Tensor):
         return representation(self)
 
     def tolist(self) -> Any:
+        """As ``Tensor.tolist``: one read of the value, where C++ would read element by element."""
         from surestep.tensor.host import to_cpu
 
         return to_cpu(self).tolist()
 
-    def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
+    def __format__(self, format_spec: str) -> str:
+        return format(self.item(), format_spec) if self.dim() == 0 else object.__format__(self, format_spec)
 
     def set_(self, source: Any = None, *where: Any, **kwargs: Any) -> torch.Tensor:
+        """As ``Tensor.set_``: the tensor lies over another's storage from now on."""
         # C++ would hand on its own storage object, which is none of our storages
         if isinstance(source, XlaTensor) and where:
             source = source.untyped_storage()
         return super().set_(*(() if source is None else (source, *where)), **kwargs)
 
     def numpy(self, *, force: bool = False) -> Any:
+        """As for any device: only with ``force``, as a copy."""
         if not force:
             raise TypeError(
                 f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
@@ -135,11 +150,13 @@ class XlaTensor(torch.Tensor):
         return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
 
     def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As ``Tensor.to``; a parameter that a module moves off the device stays the same object."""
         from surestep.tensor.moving import off_device
 
         return off_device(self, lambda tensor: super().to(*args, **kwargs))
 
     def cpu(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As ``Tensor.cpu``; a parameter that a module moves stays the same object."""
         from surestep.tensor.moving import off_device
 
         return off_device(self, lambda tensor: super().cpu(*args, **kwargs))
@@ -149,10 +166,10 @@ class XlaTensor(torch.Tensor):
 
         return deep_copy(self, memo)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, proto: Any) -> Any:
         from surestep.tensor.pickling import reduce
 
-        return reduce(self, protocol)
+        return reduce(self, proto)
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         from surestep.tensor.interchange import dlpack
@@ -165,7 +182,7 @@ class XlaTensor(torch.Tensor):
         return dlpack_device(self)
 
 
-_data = torch.Tensor.data
+_data: Any = torch.Tensor.data  # type: ignore[attr-defined] (the class has a descriptor; the stub knows the instance's only)
 _make = _compat.make_wrapper
 
 

@@ -1,7 +1,7 @@
 """The recorder of a device: where its trace stands, and the cut that turns the trace into one run of a program.
 
-There is one trace a device and one lock for all: threads that record at the same time interleave in one trace, in the order in which they took the
-lock. A cut either succeeds, or leaves the trace and every storage as they were.
+There is one trace a device and one lock for all: threads that record at the same time interleave in one trace, in the order in which they
+took the lock. A cut either succeeds, or leaves the trace and every storage as they were.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _programs = itertools.count(1)
 
 
 class Recorder:
+    """The trace of a device since the last cut: its place in the trie, its inputs so far, and the storages whose values it computes."""
+
     def __init__(self, device: int):
         self.device = device
         self.trie = Trie()
@@ -117,6 +119,7 @@ class Recorder:
         self.protected.append(array)
 
     def value(self, storage: Storage) -> Ref:
+        """The SSA value of a whole storage."""
         return storage.ref if storage.serial == self.serial else self.enter(storage)
 
     def read(self, storage: Storage, view: Layout) -> Ref:
@@ -292,8 +295,10 @@ class Recorder:
         return None
 
     def _lose(self, live: dict[int, Storage], program: Program, line: frames.Line | None, error: BaseException) -> None:
-        """A program failed as it was called. If it had been given memory already, what it was to compute can't be computed again: those tensors say so
-        from now on. Else nothing has happened, and the trace can still be run.
+        """A program failed as it was called.
+
+        If it had been given memory already, what it was to compute can't be computed again: those tensors say so from now on. Else nothing
+        has happened, and the trace can still be run.
         """
         if not any(leaf.is_deleted() for leaf in self.leaves):
             return

@@ -20,7 +20,7 @@ NOWHERE = ref(0)
 
 
 class Storage:
-    """Memory on a device, by its value. Tensors that alias have the same storage; how each of them lies over it is the tensor's own layout."""
+    """Memory on a device, by its value. Tensors that alias have the same storage; how each lies over it is the tensor's own layout."""
 
     __slots__ = ("__weakref__", "array", "exported", "hooks", "layout", "lost", "ref", "serial", "trace")
 

@@ -74,6 +74,7 @@ class Trie:
         self.places = 0
 
     def add(self, place: Place, record: Record, results: Any, scalars: tuple | None = None) -> Edge:
+        """A new edge away from a place, to a new one. The caller enters it into the place's tables, under the keys by which it is found."""
         target = Place(place)
         self.places += 1
         edge = Edge(target, record, results, scalars)
@@ -81,7 +82,7 @@ class Trie:
         return edge
 
     def used(self, place: Place, key: Any) -> bool:
-        """Notes that a program was used; forgets the one that wasn't for the longest time when there are too many. True if one was forgotten."""
+        """Notes that a program was used. When there are too many, forgets the one that wasn't for the longest time, and returns True."""
         self.programs[place, key] = None
         self.programs.move_to_end((place, key))
         if len(self.programs) <= self.PROGRAMS:
@@ -91,9 +92,11 @@ class Trie:
         return True
 
     def full(self) -> bool:
+        """Whether it has grown too large: to be cleared before the next trace begins."""
         return self.places > self.LIMIT
 
     def clear(self) -> None:
+        """Forgets all traces and their programs."""
         self.programs.clear()
         self.root = Place()
         self.places = 0
