@@ -439,7 +439,8 @@ def alias(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.numel() > 0 and b.numel() > 0 and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
-# Positions in IN_PLACE_BINARY: out= of another size over the operand's own memory, addmm_ into its operand; and set_ and .data, which write nothing.
+# Positions in IN_PLACE_BINARY: out= of another size over the operand's own memory, addmm_ into its operand; and set_ and .data, which write
+# nothing.
 READS_WHAT_IT_WROTE = {4, 5, 9}
 SHARING = {6, 7}
 
