@@ -12,7 +12,7 @@ import torch
 
 from surestep import _compat
 from surestep.observe.events import Cause
-from surestep.tensor import copies, host, indexing, lists, metadata, normalization, record, views
+from surestep.tensor import copies, host, indexing, lists, metadata, normalization, record, scaling, views
 from surestep.tensor.infer import on_meta
 from surestep.tensor.operation import Operation
 from surestep.tensor.xla_tensor import XlaTensor
@@ -52,6 +52,8 @@ _OWN: dict[Any, Any] = {
     _aten.index_put.default: indexing.index_put,
     _aten.masked_select.default: indexing.masked_select,
     _aten.nonzero.default: indexing.nonzero,
+    _aten._amp_foreach_non_finite_check_and_unscale_.default: scaling.unscale,
+    _aten._amp_update_scale_.default: scaling.update_scale,
     _aten.native_batch_norm.default: normalization.batch_norm,
     _aten._native_batch_norm_legit.default: normalization.batch_norm,
     _aten.cudnn_batch_norm.default: normalization.batch_norm,
@@ -71,7 +73,7 @@ def handler_for(func: Any) -> Any:
         operation = Operation(func)
         if operation.lowering is not None and not operation.lists_in:
             return record.handler(operation)
-        if func.name().startswith("aten::_foreach") or func.name().startswith("aten::_amp_foreach"):
+        if func.name().startswith("aten::_foreach"):
             looped = lists.handler(func)
             if looped is not None:
                 return looped

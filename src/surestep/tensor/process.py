@@ -17,7 +17,7 @@ def register() -> None:
     """Registers the device with PyTorch. All that importing surestep changes is here:
 
     * a device guard in the xla slot of PyTorch's registry, which is empty without torch_xla;
-    * kernels for PyTorch's XLA dispatch keys, which no other device reaches;
+    * kernels for PyTorch's XLA dispatch key, which no other device reaches (AutocastXLA's follow at the first use);
     * the module ``torch.xla``, and one that hears ``torch.manual_seed``;
     * a location tag for ``torch.load``.
     """
@@ -26,11 +26,10 @@ def register() -> None:
     _kept.append(_compat.register_device_guard())
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(_boxed, "XLA")
-    autocast = torch.library.Library("_", "IMPL", "AutocastXLA")
     aten = torch.library.Library("aten", "IMPL")
     # torch.tensor(data, device="xla") copies with the Python key excluded, where a boxed fallback isn't asked
     aten.impl("copy_", _copy, "XLA")
-    _kept.extend((everything, autocast, aten))
+    _kept.extend((everything, aten))
     from surestep.tensor import device_module
 
     _compat.register_device_module("xla", device_module)
@@ -87,6 +86,9 @@ def first_use() -> None:
     # JAX warns of every fork, since its threads don't come along: here the child is told so if it uses the device, and a loader's workers
     # don't use it
     warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+    from surestep.tensor import autocast
+
+    _kept.extend(autocast.register())  # some 30 ms, which an import need not take
     for action in _first_use:
         action()
 
