@@ -10,7 +10,6 @@ The offset may be a number that the program is given at run time.
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -165,8 +164,3 @@ def _bits(flat: Any, target: np.dtype) -> Any:
     if ratio > 1:
         flat = flat[: flat.size // ratio * ratio].reshape(-1, ratio)
     return lax.bitcast_convert_type(flat, target).reshape(-1)
-
-
-def covers(storage: Layout, view: Layout) -> bool:
-    """Whether the view is all of the storage, each element once, so that a write needs nothing of the old value."""
-    return view.dense and view.numel == storage.numel and view.dtype == storage.dtype and math.prod(view.sizes) == view.numel

@@ -1,7 +1,8 @@
-"""``torch.autocast("xla", dtype=...)``: PyTorch has a dispatch key for it and nothing behind it. Here are the rules that its CUDA autocast has.
+"""``torch.autocast("xla", dtype=...)``: PyTorch has a dispatch key for it with nothing behind it. Here are the rules of its CUDA autocast.
 
-What multiplies matrices runs in the lower precision; what sums many terms or has steep slopes runs in float32; what takes several operands of different precision runs
-in the widest; everything else falls through. Casts of the same weight in one program are one cast, since XLA finds equal expressions: there is no cache to keep.
+What multiplies matrices runs in the lower precision; what sums many terms or has steep slopes runs in float32; what takes several
+operands of different precision runs in the widest; everything else falls through. Casts of the same weight in one program are one cast,
+since XLA finds equal expressions: there is no cache to keep.
 """
 
 from __future__ import annotations
@@ -14,18 +15,108 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 _aten = torch.ops.aten
 
-LOWER = (
-    "addbmm addmm addmv addr baddbmm bmm chain_matmul linalg_multi_dot conv1d conv2d conv3d conv_transpose1d conv_transpose2d.input "
-    "conv_transpose3d.input conv_tbc _convolution convolution gru_cell lstm_cell rnn_relu_cell rnn_tanh_cell linear matmul linalg_matmul mm mv prelu einsum "
-    "scaled_dot_product_attention linalg_vecdot"
-).split()
-FLOAT32 = (
-    "acos asin cosh cosine_embedding_loss cdist cosine_similarity cross_entropy_loss cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss kl_div l1_loss "
-    "layer_norm native_layer_norm log log10 log1p log2 log_softmax.int logsumexp margin_ranking_loss mse_loss multilabel_margin_loss multi_margin_loss nll_loss nll_loss2d nll_loss_nd "
-    "norm pdist poisson_nll_loss pow prod reciprocal renorm rsqrt sinh smooth_l1_loss huber_loss soft_margin_loss softmax.int softplus sum tan triplet_margin_loss "
-    "binary_cross_entropy_with_logits frobenius_norm nuclear_norm ctc_loss"
-).split()
-WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add cat stack".split()
+LOWER = [
+    "addbmm",
+    "addmm",
+    "addmv",
+    "addr",
+    "baddbmm",
+    "bmm",
+    "chain_matmul",
+    "linalg_multi_dot",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d.input",
+    "conv_transpose3d.input",
+    "conv_tbc",
+    "_convolution",
+    "convolution",
+    "gru_cell",
+    "lstm_cell",
+    "rnn_relu_cell",
+    "rnn_tanh_cell",
+    "linear",
+    "matmul",
+    "linalg_matmul",
+    "mm",
+    "mv",
+    "prelu",
+    "einsum",
+    "scaled_dot_product_attention",
+    "linalg_vecdot",
+]
+FLOAT32 = [
+    "acos",
+    "asin",
+    "cosh",
+    "cosine_embedding_loss",
+    "cdist",
+    "cosine_similarity",
+    "cross_entropy_loss",
+    "cumprod",
+    "cumsum",
+    "dist",
+    "erfinv",
+    "exp",
+    "expm1",
+    "group_norm",
+    "hinge_embedding_loss",
+    "kl_div",
+    "l1_loss",
+    "layer_norm",
+    "native_layer_norm",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "log_softmax.int",
+    "logsumexp",
+    "margin_ranking_loss",
+    "mse_loss",
+    "multilabel_margin_loss",
+    "multi_margin_loss",
+    "nll_loss",
+    "nll_loss2d",
+    "nll_loss_nd",
+    "norm",
+    "pdist",
+    "poisson_nll_loss",
+    "pow",
+    "prod",
+    "reciprocal",
+    "renorm",
+    "rsqrt",
+    "sinh",
+    "smooth_l1_loss",
+    "huber_loss",
+    "soft_margin_loss",
+    "softmax.int",
+    "softplus",
+    "sum",
+    "tan",
+    "triplet_margin_loss",
+    "binary_cross_entropy_with_logits",
+    "frobenius_norm",
+    "nuclear_norm",
+    "ctc_loss",
+]
+WIDEST = [
+    "addcdiv",
+    "addcmul",
+    "atan2",
+    "bilinear",
+    "cross",
+    "dot",
+    "vdot",
+    "grid_sampler",
+    "index_put",
+    "tensordot",
+    "scatter_add",
+    "cat",
+    "stack",
+]
 _KEY = torch._C.DispatchKeySet(torch._C._parse_dispatch_key("AutocastXLA"))
 
 
@@ -90,5 +181,6 @@ def _refuse_binary_cross_entropy(*args: Any, **kwargs: Any) -> Any:
     raise RuntimeError(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
         "Many models use a sigmoid layer right before the binary cross entropy layer. In this case, combine the two layers using "
-        "torch.nn.functional.binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss. binary_cross_entropy_with_logits and BCEWithLogits are safe to autocast."
+        "torch.nn.functional.binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss. binary_cross_entropy_with_logits and "
+        "BCEWithLogits are safe to autocast."
     )
