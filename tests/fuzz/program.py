@@ -416,8 +416,8 @@ def run(program: list[Instruction], truth: Machine, ours: Machine) -> list[str]:
         if (theirs is None) != (mine is None):
             return [f"{where}: {theirs} on the CPU, {mine} here"]
         if any(attribute(t, "is_leaf") is DEAD for t in (*truth.pool, *ours.pool)):
-            # Autograd has to take a view again after its base has changed: by its operation, where a device has no `as_strided` (PyTorch holds
-            # xla for one), and that may not fit any more. The program ends here.
+            # Autograd has to take a view again after its base has changed: by its operation, where a device has no `as_strided` (PyTorch
+            # holds xla for one), and that may not fit any more. The program ends here.
             truth.pool.clear()
             ours.pool.clear()
             return []

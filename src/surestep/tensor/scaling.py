@@ -1,5 +1,7 @@
-"""What ``torch.amp.GradScaler`` asks of a device: unscaling gradients while looking for infinities, and adapting the scale. On the device; that the
-scaler then reads whether there was one, before it steps the optimizer, is PyTorch's own way."""
+"""What ``torch.amp.GradScaler`` asks of a device: unscaling gradients while looking for infinities, and adapting the scale.
+
+On the device; that the scaler then reads whether there was one, before it steps the optimizer, is PyTorch's own way.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,10 @@ def unscale(args: tuple, kwargs: dict) -> None:
 
 
 def update_scale(args: tuple, kwargs: dict) -> torch.Tensor:
-    """``_amp_update_scale_(scale, growth_tracker, found_inf, growth_factor, backoff_factor, growth_interval)``: backs off after an infinity, grows after
-    ``growth_interval`` steps without one, unless that would be infinite."""
+    """``_amp_update_scale_(scale, growth_tracker, found_inf, growth_factor, backoff_factor, growth_interval)``
+
+    Backs off after an infinity, grows after ``growth_interval`` steps without one, unless that would be infinite.
+    """
     scale, tracker, found_inf, growth, backoff, interval = args
     failed = found_inf != 0
     steps = tracker + 1
