@@ -117,7 +117,8 @@ WIDEST = [
     "cat",
     "stack",
 ]
-_KEY = torch._C.DispatchKeySet(torch._C._parse_dispatch_key("AutocastXLA"))
+_parsed: Any = torch._C._parse_dispatch_key("AutocastXLA")  # the enum in Python lacks it; the stub's None is for unknown names
+_KEY = torch._C.DispatchKeySet(_parsed)
 
 
 def register() -> list[Any]:
