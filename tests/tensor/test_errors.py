@@ -27,6 +27,7 @@ MISTAKES = {
     "no such device": (lambda x: x.to("xla:7"), RuntimeError, "invalid device ordinal"),
     "dtype without a kernel": (lambda x: torch.bitwise_and(x, x), RuntimeError, "not implemented"),
     "loss": (lambda x: torch.nn.functional.mse_loss(x, torch.ones(3, device="xla")), RuntimeError, "must match"),
+    "writing to the other device": (lambda x: torch.ones(()).add_(x.sum()), RuntimeError, "found at least two devices"),
     "autograd": (lambda x: x.requires_grad_().add_(1), RuntimeError, "leaf Variable that requires grad"),
 }
 

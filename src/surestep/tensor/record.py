@@ -96,12 +96,16 @@ def record_write(operation: Operation, args: tuple, kwargs: dict) -> Any:
             recorder.check_limit()
         edge, index = _recorded(operation, recorder, args, kwargs)
         if operation.in_place:  # the common case: `self` is written, and lies as before
+            if type(first) is not XlaTensor:
+                raise _mixed(recorder, first.device)
             write(recorder, first, ref(index))
             return first
         targets = [kwargs[t] if type(t) is str else args[t] for t in operation.targets]
         for position, (target, wanted) in enumerate(zip(targets, edge.results, strict=True)):
             if wanted is None or target is None:
                 continue
+            if type(target) is not XlaTensor:
+                raise _mixed(recorder, target.device)
             if operation.outs and target._layout.sizes != wanted.sizes:
                 from surestep.tensor.metadata import resize_out
 
