@@ -113,7 +113,7 @@ UNARY: list[Callable[[torch.Tensor], Any]] = [
     lambda t: torch.zeros_like(t),
     lambda t: torch.ones_like(t),
     lambda t: t.double(),
-    lambda t: t.to(torch.float32).double(),
+    lambda t: t.double() if t.is_floating_point() else t.to(torch.float32).double(),  # rounding to float32 is a jump
     lambda t: torch.nn.functional.pad(t, (1, 1)),
     lambda t: t.repeat_interleave(2, 0),
     lambda t: t.repeat(2, 1),
@@ -486,7 +486,7 @@ def differences(truth: Machine, ours: Machine) -> list[str]:
 def attribute(tensor: torch.Tensor, name: str) -> Any:
     try:
         return getattr(tensor, name)
-    except RuntimeError:  # a view whose base was changed so that autograd can't take the view again
+    except ERRORS:  # a view whose base was changed so that autograd can't take the view again
         return DEAD
 
 
