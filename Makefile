@@ -5,8 +5,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 N ?= 1000
+SHARD ?= 0/1
 
-.PHONY: venv demo test test-matrix lint format docs bench fuzz clean
+.PHONY: venv demo test test-matrix lint format docs bench fuzz conformance clean
 
 venv: $(STAMP)
 
@@ -44,6 +45,9 @@ bench: venv
 
 fuzz: venv
 	$(BIN)/python tests/fuzz/run.py -n $(N)
+
+conformance: venv
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m conformance --shard $(SHARD) $(CONFORMANCE)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist site

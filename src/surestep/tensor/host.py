@@ -157,7 +157,9 @@ def _on_cpu(func: Any, args: tuple, kwargs: dict, cause: Cause) -> Any:
         if isinstance(value, XlaTensor):
             device = device or value.device
             if id(value) not in made:
-                made[id(value)] = (value, to_cpu(value, cause))
+                copy = to_cpu(value, cause)
+                # the array's own memory can't be resized, nor may it be written
+                made[id(value)] = (value, copy.clone() if func._schema.is_mutable else copy)
             return made[id(value)][1]
         return torch.device("cpu") if isinstance(value, torch.device) else value
 
