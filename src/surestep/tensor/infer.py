@@ -132,6 +132,8 @@ def as_on_cpu(func: Any, args: tuple, kwargs: dict, kernels_too: bool = False) -
             raise theirs.with_traceback(None) from None
         return None
     except Exception as theirs:
+        if str(theirs) == "ZeroDivisionError":
+            return None  # the stand-ins' integers are zeros
         _right.clear()
         raise theirs.with_traceback(None) from None
 
