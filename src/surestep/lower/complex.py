@@ -28,5 +28,6 @@ TABLE = {
     "view_as_real_copy.default": lowering(view_as_real_copy),
     "view_as_complex_copy.default": lowering(view_as_complex_copy),
     "_conj_copy.default": lowering(conj_copy),
+    "conj_physical.default": lowering(conj_copy),  # what `conj_physical_` and `out=` are; else PyTorch has `_conj_physical`
     "_neg_view_copy.default": lowering(neg_view_copy),
 }

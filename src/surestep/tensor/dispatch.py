@@ -83,12 +83,12 @@ def handler_for(func: Any) -> Any:
         return _refused(func)
     if _about_metadata(func):
         return lambda args, kwargs: on_meta(func, args, kwargs)[0]
-    decomposition = _compat.decomposition(func)
-    if decomposition is not None:
-        return lambda args, kwargs: decomposition(*args, **kwargs)
     functional = Operation(func).functional if func._schema.is_mutable else None
     if functional is not None and (_compat.decomposition(functional) is not None or _compat.has_composite_kernel(functional)):
         return _through_functional(func, functional)
+    decomposition = _compat.decomposition(func)
+    if decomposition is not None:
+        return lambda args, kwargs: decomposition(*args, **kwargs)
     dynamic = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
     return host.fallback(func, Cause.SHAPE if dynamic else Cause.FALLBACK)
 
@@ -131,6 +131,8 @@ def _through_functional(func: Any, functional: Any) -> Any:
         result = functional(*args, **given)
         targets = [kwargs[t] if type(t) is str else args[t] for t in operation.targets]
         for target, value in zip(targets, result if isinstance(result, (tuple, list)) else (result,), strict=True):
+            if not torch.can_cast(value.dtype, target.dtype):
+                raise RuntimeError(f"result type {value.dtype} can't be cast to the desired output type {target.dtype}")
             if operation.outs and target.shape != value.shape:
                 metadata.resize_out(target, value._layout)
             copies.copy_((target, value), {})

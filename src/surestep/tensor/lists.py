@@ -12,11 +12,17 @@ _aten = torch.ops.aten
 _OTHER_NAMES = {"norm": _aten.linalg_vector_norm, "powsum": None}
 _BY_KEYWORD = {"addcmul": "value", "addcdiv": "value", "addcmul_": "value", "addcdiv_": "value"}  # the last of four
 
+_WITH_NUMBERS = {"maximum": "clamp_min", "maximum_": "clamp_min_", "minimum": "clamp_max", "minimum_": "clamp_max_"}
+
 
 def handler(func: torch._ops.OpOverload) -> Any:
     """The loop for a foreach operation; None where there is no operation for one tensor."""
     packet = name_of(func).partition(".")[0].removeprefix("_foreach_")
+    if "Scalar" in func._overloadname:
+        packet = _WITH_NUMBERS.get(packet, packet)
     single = _OTHER_NAMES.get(packet, getattr(_aten, packet, None))
+    if single is None and packet.endswith("_"):
+        single = _in_place(getattr(_aten, packet[:-1], None))  # `_foreach_maximum_`: `maximum` has no in-place form
     if single is None:
         return None
     keyword = _BY_KEYWORD.get(packet)
@@ -35,6 +41,10 @@ def handler(func: torch._ops.OpOverload) -> Any:
         return results if func._schema.returns else None
 
     return run
+
+
+def _in_place(functional: Any) -> Any:
+    return None if functional is None else lambda x, *rest, **named: x.copy_(functional(x, *rest, **named))
 
 
 def _item(a: Any, item: int, position: int) -> Any:
