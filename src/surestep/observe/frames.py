@@ -67,3 +67,11 @@ def user_stack() -> tuple[tuple[int, int], ...]:
             found.append((id(code), frame.f_lineno))
         frame = frame.f_back
     return tuple(found)
+
+
+def code_line() -> tuple[int, int]:
+    """The innermost line that isn't ours, of whatever library: an identity, not to be shown."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    return id(frame.f_code), frame.f_lineno

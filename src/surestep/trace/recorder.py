@@ -44,6 +44,7 @@ class Recorder:
         self.trie = Trie()
         self.in_step = 0  # how many step()s are open
         self.anchor: tuple | None = None
+        self.sites: dict[tuple[int, int], tuple[int, tuple, bool]] = {}  # by line of code: the trace, the floats, whether others before
         self.begin()
 
     def begin(self) -> None:
@@ -155,29 +156,40 @@ class Recorder:
         ``make(lift)`` gives the record and the results.
         """
         place = self.place
-        twin = place.twin
         edge = place.lifted.get(generic)
         if edge is None:
-            before = place.seen.get(generic)
-            from_twin = before is None and twin is not None
-            if from_twin:
-                before = twin.lifted.get(generic) or twin.seen.get(generic)
-            if before is None or (from_twin and before.scalars == scalars):
-                record, results = make(False)
+            twin = place.twin
+            before = place.seen.get(generic) or (twin and (twin.lifted.get(generic) or twin.seen.get(generic)))
+            changed = self.changed_elsewhere(scalars) if before is None else before.scalars != scalars
+            record, results = make(changed)
+            if changed:
+                edge = place.lifted[generic] = self.trie.add(place, record, results)
+                place.edges = {exact: other for exact, other in place.edges.items() if other is not before}
+                events.emit("lifted", frames.user_line(), record=record)
+            else:
                 edge = place.edges[key] = place.seen[generic] = self.trie.add(place, record, results, scalars)
-                if before is not None:
-                    edge.place.twin = before.place
+            if before is not None:
+                edge.place.twin = before.place
+            if not changed:
                 return edge
-            record, results = make(True)
-            edge = place.lifted[generic] = self.trie.add(place, record, results)
-            edge.place.twin = before.place
-            events.emit("lifted", frames.user_line(), record=record)
-            for exact, old in list(place.edges.items()):
-                if old is before:
-                    del place.edges[exact]
         for number in scalars:
             (self.floats if type(number) is float else self.ints).append(number)
         return edge
+
+    def changed_elsewhere(self, scalars: tuple) -> bool:
+        """Whether the line of code that gives these floats gave others in an earlier trace.
+
+        A new trace (the first step with an optimizer's state, a smaller batch) has no history, but the code has: what an optimizer computes from its step
+        count need not be a constant once more. Only floats: an integer is rather an exponent or a size.
+        """
+        if not all(type(number) is float for number in scalars):
+            return False
+        site = frames.code_line()
+        serial, before, changed = self.sites.get(site, (self.serial, scalars, False))
+        if serial != self.serial:
+            changed = before != scalars
+        self.sites[site] = (self.serial, scalars, changed)
+        return changed
 
     def seed(self, generator: Any, seed: int, offset: int) -> tuple[Ref, int]:
         """The value that holds a generator's seed, and how many draws lie between it and ``offset``."""
