@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from both import same
 
 
@@ -16,7 +17,7 @@ def test_pivots_are_taken():
     """They begin at one, where the stand-ins had zeros."""
     lu, pivots = torch.linalg.lu_factor(torch.eye(3) + torch.arange(9.0).reshape(3, 3))
     same(torch.lu_unpack, lu, pivots, strides=False)
-    same(torch.lu_solve, torch.ones(3, 2), lu, pivots, strides=False)
+    same(torch.linalg.lu_solve, lu, pivots, torch.ones(3, 2), strides=False)
 
 
 @pytest.mark.filterwarnings("ignore:.*has no lowering", "ignore:.*cholesky is deprecated", "ignore:.*cuts the step")
@@ -46,3 +47,29 @@ def test_what_is_decomposed_refuses_to_write_into_a_dtype_that_cannot_hold_it():
 def test_the_conjugate_in_place_is_made_on_the_device(metrics):
     same(lambda z: z.conj_physical_(), torch.tensor([1 + 2j]))
     assert not metrics().fallbacks
+
+
+def test_a_strided_copy_reads_the_storage():
+    """The lowering had the operand's elements only, and read those."""
+    same(lambda x: torch.as_strided_copy(x[:, ::2], (2, 3), (1, 2), 1), torch.arange(12.0).reshape(3, 4))
+    same(lambda x, y: torch.as_strided_scatter(x[:, ::2], y, (2, 2), (1, 2), 1), torch.arange(12.0).reshape(3, 4), torch.ones(2, 2))
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        torch.as_strided_scatter(torch.ones(2, 2, device="xla"), torch.ones(2, 2, device="xla"), (2, 2), (200, 200))
+
+
+def test_batch_normalization_saves_nothing_in_evaluation():
+    x, one = torch.randn(3, 2), torch.ones(2)
+    same(lambda x, one: torch.native_batch_norm(x, one, one, one, one, False, 0.1, 1e-5), x, one, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*cuts the step")
+def test_a_mask_selects_from_a_scalar():
+    same(torch.masked_select, torch.tensor(2.0), torch.tensor(True))
+
+
+def test_bounds_of_random_numbers_are_checked():
+    before = torch.default_generator.get_state()
+    with pytest.raises(RuntimeError, match="from=3 > to=-1"):
+        torch.ones(2, device="xla").uniform_(3, -1)
+    torch.ones(2, device="xla").uniform_(1, 2)
+    assert torch.equal(before, torch.default_generator.get_state())

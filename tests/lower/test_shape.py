@@ -23,8 +23,6 @@ OPS = (
     "diagonal_scatter",
     "slice_scatter",
     "select_scatter",
-    "as_strided_scatter",
-    "as_strided_copy",
     "unfold",
     "unfold_copy",
     "nn.functional.channel_shuffle",

@@ -150,22 +150,6 @@ def select_backward(out, grad, input_sizes, dim, index):
     return _spread(jnp.expand_dims(grad, axis), axis, index % input_sizes[axis], 1, input_sizes[axis])
 
 
-def _storage_positions(size, stride, offset):
-    position = jnp.full((1,) * len(size), offset or 0)
-    for d, (n, step) in enumerate(zip(size, stride, strict=True)):
-        position = position + (jnp.arange(n) * step).reshape([-1 if e == d else 1 for e in range(len(size))])
-    return position
-
-
-def as_strided_copy(out, x, size, stride, storage_offset=None):
-    return jnp.take(x.reshape(-1), _storage_positions(size, stride, storage_offset), mode="fill")
-
-
-def as_strided_scatter(out, x, source, size, stride, storage_offset=None):
-    positions = _storage_positions(size, stride, storage_offset)
-    return x.reshape(-1).at[positions].set(source.astype(x.dtype), mode="drop").reshape(x.shape)
-
-
 _MOST_SLICES = 64  # beyond, one gather compiles faster than a slice for each
 
 
@@ -289,8 +273,6 @@ TABLE = {
     "slice_backward.default": lowering(slice_backward),
     "select_scatter.default": lowering(select_scatter),
     "select_backward.default": lowering(select_backward),
-    "as_strided_copy.default": lowering(as_strided_copy),
-    "as_strided_scatter.default": lowering(as_strided_scatter),
     "unfold_copy.default": lowering(unfold_copy),
     "unfold_backward.default": lowering(unfold_backward),
     "channel_shuffle.default": lowering(channel_shuffle),

@@ -31,6 +31,8 @@ _OWN: dict[Any, Any] = {
     _aten.equal.default: host.equal,
     _aten.detach.default: views.detach,
     _aten.alias.default: views.detach,
+    _aten.as_strided_copy.default: views.as_strided_copy,
+    _aten.as_strided_scatter.default: lambda args, kwargs: views.as_strided_scatter(*args, **kwargs),
     _aten._conj.default: lambda args, kwargs: torch.conj_physical(args[0]),
     _aten._neg_view.default: lambda args, kwargs: torch.neg(args[0]),
     _aten.resolve_conj.default: lambda args, kwargs: args[0],

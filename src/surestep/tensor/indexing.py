@@ -91,6 +91,8 @@ def _check(index: torch.Tensor, tensor: XlaTensor, dim: int) -> None:
 def masked_select(args: tuple, kwargs: dict) -> XlaTensor:
     """``x[mask]`` after broadcasting; a counted read."""
     tensor, mask = torch.broadcast_tensors(*args)
+    if not tensor.ndim:
+        tensor, mask = tensor.reshape(1), mask.reshape(1)
     return index((tensor, [mask]), {})
 
 

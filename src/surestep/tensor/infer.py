@@ -122,8 +122,15 @@ def as_on_cpu(func: Any, args: tuple, kwargs: dict, kernels_too: bool = False) -
     Meta has other words for some errors, and misses some. That the CPU has no kernel for it is only an error with ``kernels_too``: it may
     be served here.
     """
-    if _numel(args, kwargs) > _CPU_LIMIT or torch.Tag.nondeterministic_seeded in func.tags:  # the user's CPU generator must not move
+    if _numel(args, kwargs) > _CPU_LIMIT:
         return None
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        with torch.random.fork_rng(()):  # the user's CPU generator must not move
+            return _on_cpu(func, args, kwargs, kernels_too)
+    return _on_cpu(func, args, kwargs, kernels_too)
+
+
+def _on_cpu(func: Any, args: tuple, kwargs: dict, kernels_too: bool) -> Any:
     try:
         return _run(func, Stand("cpu"), args, kwargs)
     except torch.linalg.LinAlgError:

@@ -18,7 +18,8 @@ def batch_norm(args: tuple, kwargs: dict) -> tuple[XlaTensor, XlaTensor, XlaTens
     """Returns output, saved mean, saved inverse deviation; updates the running statistics in training."""
     tensor, weight, bias, mean, variance, training, momentum, eps = args
     if not training:
-        return _EVALUATION((tensor, weight, bias, mean, variance, momentum, eps), {})
+        output, saved, _ = _EVALUATION((tensor, weight, bias, mean, variance, momentum, eps), {})
+        return output, saved.new_empty(0), saved.new_empty(0)  # nothing is saved: backward takes the running statistics
     if mean is None:
         return _NO_STATISTICS((tensor, weight, bias, training, momentum, eps), {})
     output, saved_mean, saved_deviation, new_mean, new_variance = _FUNCTIONAL(

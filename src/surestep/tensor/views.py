@@ -86,3 +86,16 @@ def detach(args: tuple, kwargs: dict) -> XlaTensor:
     """``detach`` and ``alias``: another tensor that lies as this one does."""
     tensor = args[0]
     return alias(tensor._storage, tensor._layout, tensor)
+
+
+def as_strided_copy(args: tuple, kwargs: dict) -> Any:
+    """Its elements are the storage's, which the operand's own elements don't tell: so it is the view, copied."""
+    return torch.as_strided(*args, **kwargs).clone(memory_format=torch.contiguous_format)
+
+
+def as_strided_scatter(tensor: XlaTensor, source: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
+    """The operand's storage, copied whole; the view of it, overwritten; what lies in it as the operand did."""
+    whole = tensor.as_strided((tensor._storage.layout.numel,), (1,), 0).clone()
+    result = whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    result.as_strided(size, stride, storage_offset).copy_(source)
+    return result
