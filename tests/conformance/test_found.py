@@ -73,3 +73,9 @@ def test_bounds_of_random_numbers_are_checked():
         torch.ones(2, device="xla").uniform_(3, -1)
     torch.ones(2, device="xla").uniform_(1, 2)
     assert torch.equal(before, torch.default_generator.get_state())
+
+
+def test_what_meta_has_no_kernel_for_is_asked_of_the_cpu(metrics):
+    x, target = torch.randn(3, 4, requires_grad=True), torch.tensor([0, 3, 1])
+    same(lambda x, t: torch.autograd.grad(torch.nn.functional.multi_margin_loss(x, t), x), x, target)
+    assert not metrics().fallbacks

@@ -54,10 +54,12 @@ def on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[Any, Stand]:
     stand = Stand("meta")
     try:
         result = _run(func, stand, args, kwargs)
-    except NotImplementedError:
-        raise
-    except Exception:
+    except Exception as error:
         theirs = as_on_cpu(func, args, kwargs)
+        if theirs is None and isinstance(error, NotImplementedError) and not func._schema.is_mutable:
+            from surestep.lower.body import NotLowered
+
+            raise NotLowered(f"{func}: PyTorch can't say what it gives without computing it") from error
         if theirs is None or func._schema.is_mutable:
             raise
         result = tree_map(lambda t: t.to("meta") if isinstance(t, torch.Tensor) else t, theirs)  # meta refuses what the CPU takes
