@@ -79,3 +79,18 @@ def test_what_meta_has_no_kernel_for_is_asked_of_the_cpu(metrics):
     x, target = torch.randn(3, 4, requires_grad=True), torch.tensor([0, 3, 1])
     same(lambda x, t: torch.autograd.grad(torch.nn.functional.multi_margin_loss(x, t), x), x, target)
     assert not metrics().fallbacks
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.filterwarnings("ignore:.*_linalg_check_errors", "ignore:.*cuts the step")
+def test_systems_are_solved_on_the_device(transposed):
+    """Forward and backward, for operands whose factors PyTorch transposes and for others."""
+    a = torch.eye(3, dtype=torch.float64) * 3 + torch.arange(9.0, dtype=torch.float64).reshape(3, 3)
+
+    def solved(a, b):
+        m = a.mT if transposed else a
+        results = [torch.linalg.det(m), *torch.linalg.slogdet(m), torch.linalg.solve(m, b), torch.linalg.solve(m, b[:, 0])]
+        results += [torch.linalg.solve(m, b.mT, left=False), torch.linalg.cholesky(m @ m.mT)]
+        return [*results, *torch.autograd.grad(sum(r.cos().sum() for r in results), (a, b))]
+
+    same(solved, a.requires_grad_(), torch.ones(3, 2, dtype=torch.float64).requires_grad_(), strides=False)

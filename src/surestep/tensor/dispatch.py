@@ -12,7 +12,7 @@ import torch
 
 from surestep import _compat
 from surestep.observe.events import Cause
-from surestep.tensor import copies, host, indexing, lists, metadata, normalization, record, scaling, views
+from surestep.tensor import copies, host, indexing, lists, metadata, normalization, record, scaling, solving, views
 from surestep.tensor.infer import on_meta
 from surestep.tensor.operation import Operation
 from surestep.tensor.xla_tensor import XlaTensor
@@ -56,6 +56,10 @@ _OWN: dict[Any, Any] = {
     _aten.nonzero.default: indexing.nonzero,
     _aten._amp_foreach_non_finite_check_and_unscale_.default: scaling.unscale,
     _aten._amp_update_scale_.default: scaling.update_scale,
+    _aten._linalg_det.default: solving.det,
+    _aten._linalg_slogdet.default: solving.slogdet,
+    _aten._linalg_solve_ex.default: solving.solve_ex,
+    _aten.cholesky.default: solving.cholesky,
     _aten.native_batch_norm.default: normalization.batch_norm,
     _aten._native_batch_norm_legit.default: normalization.batch_norm,
     _aten.cudnn_batch_norm.default: normalization.batch_norm,
@@ -86,13 +90,17 @@ def handler_for(func: Any) -> Any:
     if _about_metadata(func):
         return lambda args, kwargs: on_meta(func, args, kwargs)[0]
     functional = Operation(func).functional if func._schema.is_mutable else None
-    if functional is not None and (_compat.decomposition(functional) is not None or _compat.has_composite_kernel(functional)):
+    if functional is not None and _rewritten(functional):
         return _through_functional(func, functional)
     decomposition = _compat.decomposition(func)
     if decomposition is not None:
         return lambda args, kwargs: decomposition(*args, **kwargs)
     dynamic = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
     return host.fallback(func, Cause.SHAPE if dynamic else Cause.FALLBACK)
+
+
+def _rewritten(functional: Any) -> bool:
+    return functional in _OWN or _compat.decomposition(functional) is not None or _compat.has_composite_kernel(functional)
 
 
 def _about_metadata(func: Any) -> bool:
