@@ -86,6 +86,18 @@ def has_composite_kernel(operation: torch._ops.OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
+def outside_of_dispatch() -> Any:
+    """A context in which conjugates and negatives are views that are heeded.
+
+    Inside of ``__torch_dispatch__`` the keys that see to them are excluded, since the operands there have none; a CPU kernel that makes one
+    for itself (``pinv`` of complex matrices) would have it ignored, and give wrong numbers.
+    """
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in (torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative):
+        excluded = excluded.remove(key)
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
+
+
 def decomposition(operation: torch._ops.OpOverload) -> Callable[..., Any] | None:
     """PyTorch's own rewriting of an operation in terms of simpler ones, if it has one."""
     from torch._decomp import decomposition_table

@@ -94,3 +94,25 @@ def test_systems_are_solved_on_the_device(transposed):
         return [*results, *torch.autograd.grad(sum(r.cos().sum() for r in results), (a, b))]
 
     same(solved, a.requires_grad_(), torch.ones(3, 2, dtype=torch.float64).requires_grad_(), strides=False)
+
+
+def test_a_list_of_out_tensors_is_written():
+    def split(x):
+        outs = [torch.zeros(1), torch.zeros(2)] if x.device.type == "cpu" else [torch.zeros(n, device="xla") for n in (1, 2)]
+        torch.split_with_sizes_copy(x, [1, 2], out=outs)
+        return outs
+
+    same(split, torch.arange(3.0))
+
+
+def test_polygamma_in_place(metrics):
+    same(lambda x: x.polygamma_(1), torch.tensor([1.0, 2.5]), rtol=1e-5, atol=1e-5)
+    assert not metrics().fallbacks
+
+
+@pytest.mark.filterwarnings("ignore:.*has no lowering", "ignore:.*cuts the step")
+def test_the_host_heeds_the_conjugates_that_a_kernel_makes():
+    """PyTorch excludes them inside of ``__torch_dispatch__``: the numbers were wrong."""
+    same(torch.linalg.eigvals, torch.tensor([[1, 2j], [-1j, 3]]), rtol=1e-5, atol=1e-5)
+    z = torch.tensor([[1, 2j, 0], [1 + 1j, 3, 1]])
+    same(torch.linalg.pinv, z, strides=False, rtol=1e-5, atol=1e-5)

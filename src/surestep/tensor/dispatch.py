@@ -60,6 +60,7 @@ _OWN: dict[Any, Any] = {
     _aten._linalg_slogdet.default: solving.slogdet,
     _aten._linalg_solve_ex.default: solving.solve_ex,
     _aten.cholesky.default: solving.cholesky,
+    _aten.polygamma_.default: lambda args, kwargs: args[0].copy_(torch.polygamma(args[1], args[0])),  # (n, x) where it is functional
     _aten.native_batch_norm.default: normalization.batch_norm,
     _aten._native_batch_norm_legit.default: normalization.batch_norm,
     _aten.cudnn_batch_norm.default: normalization.batch_norm,
@@ -140,13 +141,15 @@ def _through_functional(func: Any, functional: Any) -> Any:
         given = {name: value for name, value in kwargs.items() if name not in operation.outs}
         result = functional(*args, **given)
         targets = [kwargs[t] if type(t) is str else args[t] for t in operation.targets]
+        whole = targets[0] if len(targets) == 1 else tuple(targets)
+        targets = [t for target in targets for t in (target if isinstance(target, (tuple, list)) else (target,))]
         for target, value in zip(targets, result if isinstance(result, (tuple, list)) else (result,), strict=True):
             if not torch.can_cast(value.dtype, target.dtype):
                 raise RuntimeError(f"result type {value.dtype} can't be cast to the desired output type {target.dtype}")
             if operation.outs and target.shape != value.shape:
                 metadata.resize_out(target, value._layout)
             copies.copy_((target, value), {})
-        return targets[0] if len(targets) == 1 else tuple(targets)
+        return whole if func._schema.returns else None
 
     return run
 

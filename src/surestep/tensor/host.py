@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from surestep import _compat
 from surestep.execute import transfer
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
@@ -168,7 +169,8 @@ def _on_cpu(func: Any, args: tuple, kwargs: dict, cause: Cause) -> Any:
     if isinstance(kwargs.get("device"), torch.device) and kwargs["device"].type == "xla":
         device = kwargs["device"]
     host_args, host_kwargs = tree_map(down, (args, kwargs))
-    result = func(*host_args, **host_kwargs)
+    with _compat.outside_of_dispatch():
+        result = func(*host_args, **host_kwargs)
     ours = {id(theirs): mine for mine, theirs in made.values()}
     if func._schema.is_mutable:
         for argument, value in zip(func._schema.arguments, args, strict=False):
