@@ -116,3 +116,18 @@ def test_the_host_heeds_the_conjugates_that_a_kernel_makes():
     same(torch.linalg.eigvals, torch.tensor([[1, 2j], [-1j, 3]]), rtol=1e-5, atol=1e-5)
     z = torch.tensor([[1, 2j, 0], [1 + 1j, 3, 1]])
     same(torch.linalg.pinv, z, strides=False, rtol=1e-5, atol=1e-5)
+
+
+def test_kron_writes_its_out_tensor():
+    """It writes through `_unsafe_view`, which was no view."""
+    same(lambda a, b, out: torch.kron(a, b, out=out), torch.arange(4.0).reshape(2, 2), torch.ones(2, 1), torch.zeros(4, 2))
+
+
+def test_random_slopes_are_drawn_on_the_device(metrics):
+    x = torch.linspace(-2, 2, 1000, device="xla", requires_grad=True)
+    y = torch.nn.functional.rrelu(x, 0.1, 0.3, training=True)
+    (slopes,) = torch.autograd.grad(y.sum(), x)
+    assert not metrics().fallbacks
+    torch.testing.assert_close(y, x * slopes)
+    assert (slopes[x > 0] == 1).all() and 0.1 <= slopes[x < 0].min() < 0.12 and 0.28 < slopes[x < 0].max() <= 0.3
+    same(lambda x: torch.nn.functional.rrelu_(x.clone()), torch.tensor([-1.0, 2.0]))

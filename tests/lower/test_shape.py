@@ -57,7 +57,6 @@ def x():
 
 CASES = {
     "_reshape_copy.default": lambda: aten._reshape_copy(x(), [20, 6]),
-    "_unsafe_view.default": lambda: aten._unsafe_view(x(), [20, 6]),
     "_stack.default": lambda: aten._stack([x(), x()], -1),
     "detach_copy.default": lambda: aten.detach_copy(x()),
     "lift.default": lambda: aten.lift(x()),

@@ -284,7 +284,6 @@ TABLE = {
         for name in (
             "_reshape_copy.default",
             "view_copy.default",
-            "_unsafe_view.default",
             "alias_copy.default",
             "detach_copy.default",
             "squeeze_copy.default",

@@ -12,7 +12,7 @@ import torch
 
 from surestep import _compat
 from surestep.observe.events import Cause
-from surestep.tensor import copies, host, indexing, lists, metadata, normalization, record, scaling, solving, views
+from surestep.tensor import copies, host, indexing, lists, metadata, normalization, record, rrelu, scaling, solving, views
 from surestep.tensor.infer import on_meta
 from surestep.tensor.operation import Operation
 from surestep.tensor.xla_tensor import XlaTensor
@@ -31,6 +31,9 @@ _OWN: dict[Any, Any] = {
     _aten.equal.default: host.equal,
     _aten.detach.default: views.detach,
     _aten.alias.default: views.detach,
+    _aten._unsafe_view.default: views.handler(_aten.view.default),  # `kron(out=)` writes through it
+    _aten.rrelu_with_noise.default: lambda args, kwargs: rrelu.rrelu_with_noise(*args, **kwargs),
+    _aten.rrelu_with_noise_.default: lambda args, kwargs: rrelu.rrelu_with_noise_(*args, **kwargs),
     _aten.as_strided_copy.default: views.as_strided_copy,
     _aten.as_strided_scatter.default: lambda args, kwargs: views.as_strided_scatter(*args, **kwargs),
     _aten._conj.default: lambda args, kwargs: torch.conj_physical(args[0]),
