@@ -131,3 +131,11 @@ def test_random_slopes_are_drawn_on_the_device(metrics):
     torch.testing.assert_close(y, x * slopes)
     assert (slopes[x > 0] == 1).all() and 0.1 <= slopes[x < 0].min() < 0.12 and 0.28 < slopes[x < 0].max() <= 0.3
     same(lambda x: torch.nn.functional.rrelu_(x.clone()), torch.tensor([-1.0, 2.0]))
+
+
+@pytest.mark.filterwarnings("ignore:.*cuts the step")
+def test_repeats_on_the_device_are_read():
+    """The result's size was that of the stand-ins' repeats, which are zeros."""
+    same(lambda x, r: torch.repeat_interleave(x, r, 1), torch.arange(6.0).reshape(2, 3), torch.tensor([0, 1, 2]))
+    same(lambda x, r: torch.repeat_interleave(x, r, 1, output_size=3), torch.arange(6.0).reshape(2, 3), torch.tensor([0, 1, 2]))
+    same(torch.repeat_interleave, torch.tensor([0, 1, 2]))

@@ -11,6 +11,7 @@ from weakref import ref as weak
 
 import torch
 
+from surestep.observe.events import Cause
 from surestep.tensor import generator as generators
 from surestep.tensor.devices import recorder as recorder_for
 from surestep.tensor.infer import on_meta
@@ -56,7 +57,8 @@ def _on_host(operation: Operation, args: tuple, kwargs: dict, error: Exception) 
     from surestep.tensor.infer import as_on_cpu
 
     as_on_cpu(operation.overload, args, kwargs, kernels_too=True)
-    return host.fallback(operation.overload)(args, kwargs)
+    dynamic = torch.Tag.dynamic_output_shape in operation.overload.tags
+    return host.fallback(operation.overload, Cause.SHAPE if dynamic else Cause.FALLBACK)(args, kwargs)
 
 
 def record(operation: Operation, args: tuple, kwargs: dict) -> Any:
