@@ -150,7 +150,7 @@ def judged(case: Case, way: str, theirs: Any, ours: Any, exactly: Any, random: b
             found = f"can't be compared by values: {words(error)}"
         return ("differ", found) if found else ("pass", "")
     try:
-        found = differs(left, right, case.tolerance, leaves, random or case.shapes_only)
+        found = differs(left, right, case.tolerance, leaves, random or case.shapes_only, case.normwise)
     except Exception as error:  # reading a result back may raise: that is this case's outcome
         return "error", f"as it is read: {words(error)}"
     if found and not random and draws(case, way, left):

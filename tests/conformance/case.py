@@ -38,6 +38,7 @@ class Case:
     values: Callable[[Any, Any], str | None] | None = None
     error: type[BaseException] | None = None  # what must be raised
     shapes_only: bool = False
+    normwise: bool = False  # errors are small against the largest element, not against each
     ways: tuple[str, ...] = field(default=())
 
     def __post_init__(self):
