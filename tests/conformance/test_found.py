@@ -139,3 +139,16 @@ def test_repeats_on_the_device_are_read():
     same(lambda x, r: torch.repeat_interleave(x, r, 1), torch.arange(6.0).reshape(2, 3), torch.tensor([0, 1, 2]))
     same(lambda x, r: torch.repeat_interleave(x, r, 1, output_size=3), torch.arange(6.0).reshape(2, 3), torch.tensor([0, 1, 2]))
     same(torch.repeat_interleave, torch.tensor([0, 1, 2]))
+
+
+@pytest.mark.filterwarnings("ignore:.*cuts the step")
+def test_the_pseudoinverse_is_made_on_the_device(metrics):
+    a = torch.arange(12.0, dtype=torch.float64).reshape(3, 4)
+
+    def inverses(a):
+        h = a @ a.mT
+        results = [torch.linalg.pinv(a), torch.linalg.pinv(h, hermitian=True), torch.linalg.pinv(a, rtol=0.5), torch.linalg.pinv(a[:0])]
+        return [*results, torch.autograd.grad(torch.linalg.pinv(a[:2]).sum(), a)]
+
+    same(inverses, a.requires_grad_(), strides=False)
+    assert not metrics().fallbacks

@@ -63,6 +63,7 @@ _OWN: dict[Any, Any] = {
     _aten._linalg_slogdet.default: solving.slogdet,
     _aten._linalg_solve_ex.default: solving.solve_ex,
     _aten.cholesky.default: solving.cholesky,
+    _aten.linalg_pinv.atol_rtol_tensor: lambda args, kwargs: solving.pinv(*args, **kwargs),
     _aten.polygamma_.default: lambda args, kwargs: torch.polygamma(args[1], args[0], out=args[0]),  # (n, x) where it is functional
     _aten.native_batch_norm.default: normalization.batch_norm,
     _aten._native_batch_norm_legit.default: normalization.batch_norm,

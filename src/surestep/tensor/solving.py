@@ -57,3 +57,22 @@ def solve_ex(args: tuple, kwargs: dict) -> tuple[torch.Tensor, ...]:
 def cholesky(args: tuple, kwargs: dict) -> Any:
     """The older name of ``torch.linalg.cholesky``."""
     return torch.linalg.cholesky(args[0], upper=(args[1] if len(args) > 1 else kwargs.get("upper", False)))
+
+
+def pinv(matrix: torch.Tensor, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> torch.Tensor:
+    """The pseudoinverse: singular values up to ``max(atol, rtol * the largest)`` count as zeros."""
+    if not matrix.numel():
+        return matrix.new_empty(matrix.mT.shape)
+    if hermitian:
+        values, right = torch.linalg.eigh(matrix)
+        left, sizes = right, values.abs()
+    else:
+        left, values, adjoint = torch.linalg.svd(matrix, full_matrices=False)
+        right, sizes = adjoint.mH, values
+    least = torch.zeros((), dtype=sizes.dtype, device=sizes.device) if atol is None else atol
+    if rtol is None:
+        share = max(matrix.shape[-2:]) * torch.finfo(matrix.dtype).eps
+        rtol = torch.where(least > 0, torch.zeros_like(least), torch.full_like(least, share))
+    limit = torch.maximum(least.unsqueeze(-1), rtol.unsqueeze(-1) * sizes.amax(-1, keepdim=True))
+    inverse = torch.where(sizes > limit, values.reciprocal(), torch.zeros_like(values))
+    return (right * inverse.unsqueeze(-2)) @ left.mH
