@@ -18,9 +18,9 @@ from typing import Any
 
 from conformance.case import DTYPES, short
 from conformance.entries import Entry, entries
+from conformance.kept import FOLDER, results
 from conformance.report import write
 
-FOLDER = pathlib.Path("build/conformance")
 RESTART = 80  # entries a worker: its memory grows with the programs that JAX keeps
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 SETTINGS = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
@@ -75,16 +75,6 @@ class Worker:
             self.process = None
 
 
-def results(folder: pathlib.Path = FOLDER) -> dict[str, dict[str, Any]]:
-    """The last result of each entry, whichever shard it came from; of several sets of options the one that ran most cases."""
-    found: dict[str, dict[str, Any]] = {}
-    for file in sorted(folder.glob("results*.jsonl")):
-        for line in file.read_text().splitlines():
-            result = json.loads(line)
-            found[result["entry"]] = result
-    return found
-
-
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="conformance", description=__doc__)
     parser.add_argument("--only", default="", help="a regular expression of entries, such as '^linalg' or 'module:'")
@@ -106,7 +96,7 @@ def asked_for(chosen: argparse.Namespace) -> list[Entry]:
         return [entry for entry in found if bad(known.get(entry.key, {}))]
     if chosen.again:
         return found
-    return [entry for entry in found if known.get(entry.key, {}).get("options") != signature(chosen)]
+    return [entry for entry in found if signature(chosen) not in known.get(entry.key, {}).get("ran", ())]
 
 
 def signature(chosen: argparse.Namespace) -> str:
@@ -133,7 +123,7 @@ def main() -> int:
                 "entry": entry.key, "dtypes": chosen.dtypes.split(","), "limit": chosen.max_samples, "seconds": chosen.seconds,
             }  # fmt: skip
             answer = worker.ask(question, 2 * chosen.seconds + 60)
-            result = {"entry": entry.key, "kind": entry.kind, **answer, "options": signature(chosen)}
+            result = {"entry": entry.key, "kind": entry.kind, **answer, "options": signature(chosen), "when": time.time()}
             kept.write(json.dumps(result) + "\n")
             kept.flush()
             totals["bad" if bad(result) else "good"] += 1

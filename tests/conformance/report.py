@@ -64,11 +64,9 @@ def totals(results: dict[str, dict[str, Any]]) -> list[str]:
     whole = sum(on_device(r) for r in found)
     empty = sum(not r.get("outcomes") and not list(faults(r)) for r in found)
     kinds = Counter(r["kind"] for r in found)
-    ran = Counter(r.get("options", "") for r in found)
-    described = [_options(name, count) for name, count in sorted(ran.items())]
     return [
         f"- {len(found)} entries were run: {kinds['op']} operators, {kinds['module']} modules, {kinds['optimizer']} optimizers. "
-        + " ".join(described),
+        + f"{ran_with(found)}",
         f"- {clean} entries pass: {spotless} without any exception, {clean - spotless} but for exceptions that are listed with their "
         f"reasons below. {len(found) - clean} have open faults.",
         f"- {passed} of {cases} comparisons agree.",
@@ -78,10 +76,20 @@ def totals(results: dict[str, dict[str, Any]]) -> list[str]:
     ]
 
 
-def _options(name: str, count: int) -> str:
-    dtypes, _, limit = name.partition(" ")
-    samples = "all samples" if limit == "None" else f"at most {limit} samples a dtype"
-    return f"({count} of them with {samples}, in {codes(dtypes.split(','))}.)"
+def ran_with(found: list[dict[str, Any]]) -> str:
+    """Which dtypes were run, each with how many samples at most, in how many entries."""
+    by_limit: dict[str, Counter[str]] = {}
+    for result in found:
+        for options in result.get("ran", ()):
+            dtypes, _, limit = options.partition(" ")
+            by_limit.setdefault(limit, Counter()).update(set(dtypes.split(",")) & result.get("outcomes", {}).keys())
+    order = [short(dtype) for dtype in DTYPES]
+    said = []
+    for limit, counts in sorted(by_limit.items()):
+        samples = "All samples" if limit == "None" else f"At most {limit} samples a dtype"
+        listed = ", ".join(f"{CODES[name]} ({counts[name]})" for name in sorted(counts, key=order.index))
+        said.append(f"{samples} in these dtypes (entries): {listed}.")
+    return " ".join(said)
 
 
 def excused(results: dict[str, dict[str, Any]]) -> list[str]:

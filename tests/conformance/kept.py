@@ -1,0 +1,46 @@
+"""The results that are kept, one line an entry and run. What was run again replaces what it was; other dtypes are added to it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+FOLDER = pathlib.Path("build/conformance")
+
+
+def results(folder: pathlib.Path = FOLDER) -> dict[str, dict[str, Any]]:
+    """All that is known of each entry, whichever shard it came from."""
+    found: dict[str, dict[str, Any]] = {}
+    lines = [json.loads(line) for file in sorted(folder.glob("results*.jsonl")) for line in file.read_text().splitlines()]
+    for result in sorted(lines, key=lambda line: line.get("when", 0)):
+        before = found.get(result["entry"])
+        found[result["entry"]] = result | {"ran": [result["options"]]} if before is None else merged(before, result)
+    return found
+
+
+def merged(before: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The older result without the dtypes that were run again, and the new one."""
+    again = {*new["options"].split(" ")[0].split(","), "any"}
+    ran = [options for options in before["ran"] if not set(options.split(" ")[0].split(",")) <= again]
+    if not ran:
+        return new | {"ran": [new["options"]]}
+    whole = {**new, "ran": [*ran, new["options"]], "cut": bool(before.get("cut") or new.get("cut"))}
+    for table in ("outcomes", "faults"):
+        kept = {dtype: ways for dtype, ways in before.get(table, {}).items() if dtype not in again}
+        whole[table] = kept | new.get(table, {})
+    for table in ("host", "shape"):
+        whole[table] = _served(before.get(table, {}), new.get(table, {}), again)
+    old, now = before.get("decomposed", {}), new.get("decomposed", {})
+    whole["decomposed"] = {way: sorted({*old.get(way, []), *now.get(way, [])}) for way in sorted(old.keys() | now.keys())}
+    return whole
+
+
+def _served(before: dict[str, Any], new: dict[str, Any], again: set[str]) -> dict[str, dict[str, list[str]]]:
+    found: dict[str, dict[str, set[str]]] = {}
+    for table, left_out in ((before, again), (new, set())):
+        for way, names in table.items():
+            for name, dtypes in names.items():
+                if rest := set(dtypes) - left_out:
+                    found.setdefault(way, {}).setdefault(name, set()).update(rest)
+    return {way: {name: sorted(dtypes) for name, dtypes in names.items()} for way, names in found.items()}
