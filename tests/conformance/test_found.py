@@ -152,3 +152,8 @@ def test_the_pseudoinverse_is_made_on_the_device(metrics):
 
     same(inverses, a.requires_grad_(), strides=False)
     assert not metrics().fallbacks
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+def test_an_empty_out_tensor_of_lu_grows():
+    same(lambda x, lu, pivots: torch.lu(x, out=(lu, pivots)), torch.eye(3), torch.empty(0), torch.empty(0, dtype=torch.int32), strides=False)

@@ -46,6 +46,8 @@ _OWN: dict[Any, Any] = {
     _aten.is_same_size.default: lambda args, kwargs: args[0].shape == args[1].shape,
     _aten.record_stream.default: lambda args, kwargs: None,
     _aten.resize_.default: metadata.resize_,
+    _aten.resize_as_.default: lambda args, kwargs: metadata.resize_((args[0], args[1].shape), kwargs),
+    _aten._resize_output_.default: lambda args, kwargs: metadata.resize_(args[:2], {}),  # the third is the device
     _aten.set_.source_Tensor: metadata.set_tensor,
     _aten.set_.source_Tensor_storage_offset: metadata.set_tensor_part,
     _aten.set_.source_Storage: metadata.set_storage,
