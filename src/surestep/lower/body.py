@@ -13,14 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from surestep.execute import dtypes
+from surestep.execute.interrupts import apart
 from surestep.lower.spec import Out
-from surestep.lower.table import lowerings
+from surestep.lower.table import NotLowered, lowerings
 from surestep.trace.layout import Layout
 from surestep.trace.operands import LIFTED_FLOAT, LIFTED_INT, HostScalar, Ref, add_constant
-
-
-class NotLowered(Exception):
-    """The lowering refuses these operands, or gives something else than PyTorch would; the cause tells."""
 
 
 _bodies: dict[tuple, Any] = {}
@@ -48,7 +45,7 @@ def body(
     if found is None:
         if len(_bodies) >= _LIMIT:
             _bodies.clear()
-        found = _bodies[exact] = _traced(name, arguments, keywords, dynamic, outputs, single, cast)
+        found = _bodies[exact] = apart(lambda: _traced(name, arguments, keywords, dynamic, outputs, single, cast))
     return found
 
 

@@ -41,6 +41,10 @@ FAMILIES = (
 )
 
 
+class NotLowered(Exception):  # noqa: N818 - it is an answer, and no error
+    """A lowering refuses its operands, or gives something else than PyTorch would; the cause tells."""
+
+
 @functools.cache
 def lowerings() -> dict[str, Lowering]:
     """``{"add.Tensor": Lowering(...)}`` for all families; ``ValueError`` where two families claim one overload."""

@@ -12,8 +12,10 @@ from weakref import ref as weak
 import torch
 
 from surestep.observe.events import Cause
+from surestep.lower.table import NotLowered
 from surestep.tensor import generator as generators
 from surestep.tensor.devices import recorder as recorder_for
+from surestep.tensor.devices import started
 from surestep.tensor.infer import on_meta
 from surestep.tensor.operation import NOT_LOWERED, Operation, name_of
 from surestep.tensor.xla_tensor import XlaTensor, fresh, put_back_hooks
@@ -43,15 +45,18 @@ def handler(operation: Operation) -> Any:
     def handle(args: tuple, kwargs: dict) -> Any:
         try:
             return recorded(operation, args, kwargs)
-        except Exception as error:
-            if type(error).__name__ != "NotLowered":
+        except BaseException as error:
+            with LOCK:
+                for recorder in started():
+                    recorder.repair()
+            if type(error) is not NotLowered:
                 raise
-            return _on_host(operation, args, kwargs, error)
+        return _on_host(operation, args, kwargs)
 
     return handle
 
 
-def _on_host(operation: Operation, args: tuple, kwargs: dict, error: Exception) -> Any:
+def _on_host(operation: Operation, args: tuple, kwargs: dict) -> Any:
     """The lowering refused these operands. If PyTorch refuses them too, its error is the user's; else the host serves."""
     from surestep.tensor import host
     from surestep.tensor.infer import as_on_cpu

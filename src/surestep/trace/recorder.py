@@ -10,11 +10,13 @@ import itertools
 import threading
 import time
 import weakref
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surestep.execute import dtypes
+from surestep.execute.interrupts import Held, start
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
 from surestep.trace.layout import Layout
@@ -44,6 +46,7 @@ class Recorder:
         self.trie = Trie()
         self.in_step = 0  # how many step()s are open
         self.anchor: tuple | None = None
+        self.compiling: dict[tuple[Place, Any], Future[Program]] = {}
         self.sites: dict[tuple[int, int], tuple[int, tuple, bool]] = {}  # by line of code: the trace, the floats, whether others before
         self.begin()
 
@@ -96,24 +99,38 @@ class Recorder:
                 raise RuntimeError(storage.lost)
             self.define(storage, ref(self.simple((_EMPTY, storage.layout), Empty(storage.layout))))
             return storage.ref
-        index = self.simple(storage.layout, Leaf(storage.layout))
         self.leaves.append(storage.array)
         self.leaf_layouts.append(storage.layout)
         self.owners.append(weakref.ref(storage))
+        value = ref(self.simple(storage.layout, Leaf(storage.layout)))
         storage.serial = self.serial
-        storage.ref = ref(index)
-        return storage.ref
+        storage.ref = value
+        return value
+
+    def repair(self) -> None:
+        """After any exception while something was recorded, an interrupt among them: what was noted for an operation that the trace didn't take is
+        dropped. (All that is noted is noted before the trace goes on, and it goes on in two plain assignments, which no signal parts.)
+        """
+        self.count, leaves, floats, ints = self.place.totals
+        for noted, wanted in (
+            (self.leaves, leaves),
+            (self.leaf_layouts, leaves),
+            (self.owners, leaves),
+            (self.floats, floats),
+            (self.ints, ints),
+        ):
+            del noted[wanted:]
 
     def define(self, storage: Storage, value: Ref) -> None:
         """The storage's value is now this one."""
         if storage.exported:
             self.protect(storage.array)
+        self.written.append(weakref.ref(storage))  # first: what is pending and not on the list would never be computed
         storage.array = None
         storage.serial = self.serial
         storage.ref = value
         storage.exported = False
         storage.lost = None
-        self.written.append(weakref.ref(storage))
 
     def protect(self, array: Any) -> None:
         """The array was given away: whatever becomes of its storage, no program is given its memory."""
@@ -195,8 +212,8 @@ class Recorder:
         """The value that holds a generator's seed, and how many draws lie between it and ``offset``."""
         found = self.seeds.get((generator, seed))
         if found is None:
-            index = self.simple(_SEED, Seed())
             self.ints += [seed if seed < 1 << 63 else seed - (1 << 64), offset]
+            index = self.simple(_SEED, Seed())
             found = self.seeds[generator, seed] = ref(index), offset
         return found[0], offset - found[1]
 
@@ -236,25 +253,29 @@ class Recorder:
             line = frames.user_line()
             program = self._program(live, line)
             start = time.perf_counter()
-            try:
-                arrays = program(self.leaves, np.array(self.floats, np.float64), np.array(self.ints, np.int64))
-            except BaseException as error:
-                self._lose(live, program, line, error)
-                raise
-            for index, array in zip(program.outputs, arrays, strict=True):
-                storage = live.get(index)
-                if storage is not None:
-                    storage.array = array
-            values = self.count
-            self.begin()
-        events.emit("boundary", line, cause=cause, program=program.name, values=values)
+            with Held():
+                try:
+                    arrays = program(self.leaves, np.array(self.floats, np.float64), np.array(self.ints, np.int64))
+                except BaseException as error:
+                    self._lose(live, program, line, error)
+                    raise
+                for index, array in zip(program.outputs, arrays, strict=True):
+                    storage = live.get(index)
+                    if storage is not None:
+                        storage.array = array
+                values, in_step = self.count, bool(self.in_step)
+                self.begin()
+        events.emit("boundary", line, cause=cause, program=program.name, values=values, in_step=in_step)
         events.emit("run", line, program=program.name, seconds=time.perf_counter() - start)
         return True
 
     def _donatable(self) -> list[int]:
         """Leaves that nobody can read after this trace: their storage is gone or was overwritten."""
         found = []
-        for position, owner in enumerate(self.owners):
+        twice = len(set(map(id, self.leaves))) < len(
+            self.leaves
+        )  # an interrupt can make a leaf of one array twice: then none is given away
+        for position, owner in enumerate(() if twice else self.owners):
             storage = owner()
             array = self.leaves[position]
             if (storage is None or storage.array is not array) and not any(array is given for given in self.protected):
@@ -271,29 +292,34 @@ class Recorder:
             found = self._superset(outputs, donatable)
             if found is not None:
                 return found
-            found = programs[key] = self._compiled(live, outputs, donatable, line)
+            # What an interrupt left in the middle is still being compiled: it is waited for, not begun again.
+            compiling = self.compiling.get((self.place, key))
+            if compiling is None:
+                compiling = self.compiling[self.place, key] = self._compiled(live, outputs, donatable, line)
+            try:
+                found = programs[key] = compiling.result()
+            finally:
+                if compiling.done():
+                    self.compiling.pop((self.place, key), None)
             self.place.forget_twins()
         if self.trie.used(self.place, key):
             events.emit("evicted", line, programs=Trie.PROGRAMS)
         return found
 
-    def _compiled(self, live: dict[int, Storage], outputs: tuple[int, ...], donatable: list[int], line: frames.Line | None) -> Program:
+    def _compiled(
+        self, live: dict[int, Storage], outputs: tuple[int, ...], donatable: list[int], line: frames.Line | None
+    ) -> Future[Program]:
         from surestep.execute.program import Input, build  # JAX is imported when it is first needed
         from surestep.lower.interpret import interpreted
 
         def figures(layout: Layout) -> Input:
             return Input(tuple(layout.sizes), dtypes.to_jax(layout.dtype))
 
-        return build(
-            f"program_{next(_programs)}",
-            interpreted(self.place.records(), outputs),
-            [figures(layout) for layout in self.leaf_layouts],
-            (len(self.floats), len(self.ints)),
-            [(index, figures(live[index].layout)) for index in outputs],
-            donatable,
-            self.device,
-            line,
-        )
+        function = interpreted(self.place.records(), outputs)
+        leaves = [figures(layout) for layout in self.leaf_layouts]
+        numbers = len(self.floats), len(self.ints)
+        results = [(index, figures(live[index].layout)) for index in outputs]
+        return start(lambda: build(f"program_{next(_programs)}", function, leaves, numbers, results, donatable, self.device, line))
 
     def _superset(self, outputs: tuple[int, ...], donatable: list[int]) -> Program | None:
         """A program of this trace that computes more than is asked for. What lives at a cut can hang on the garbage collector's timing

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from surestep.trace.layout import Layout
-from surestep.trace.operands import Mark, Ref
+from surestep.trace.operands import LIFTED_FLOAT, LIFTED_INT, HostScalar, Mark, Ref
 
 
 class Leaf(NamedTuple):
@@ -66,3 +66,30 @@ class Write(NamedTuple):
 
 
 Record = Leaf | Empty | Seed | Call | Read | Write
+
+
+def needs(record: Record) -> tuple[int, int, int]:
+    """How many leaves, floats and ints of the trace a record takes."""
+    if isinstance(record, Leaf):
+        return 1, 0, 0
+    if isinstance(record, Seed):
+        return 0, 0, 2
+    if isinstance(record, (Read, Write)):
+        return 0, 0, int(record.offset is LIFTED_INT)
+    if isinstance(record, Call):
+        found = [_numbers(operand) for operand in (*record.arguments, *record.keywords.values())]
+        return 0, sum(floats for floats, _ in found), sum(ints for _, ints in found)
+    return 0, 0, 0
+
+
+def _numbers(operand: Any) -> tuple[int, int]:
+    if isinstance(operand, list):
+        found = [_numbers(item) for item in operand]
+        return sum(floats for floats, _ in found), sum(ints for _, ints in found)
+    if operand is LIFTED_FLOAT:
+        return 1, 0
+    if operand is LIFTED_INT:
+        return 0, 1
+    if isinstance(operand, HostScalar):
+        return (2, 0) if operand.dtype.is_complex else (1, 0) if operand.dtype.is_floating_point else (0, 1)
+    return 0, 0

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from surestep.trace.records import Record
+from surestep.trace.records import Record, needs
 
 
 class Edge:
@@ -33,7 +33,7 @@ class Edge:
 class Place:
     """Where a trace stands after the operations so far."""
 
-    __slots__ = ("edges", "entry", "lifted", "parent", "programs", "seen", "twin")
+    __slots__ = ("edges", "entry", "lifted", "parent", "programs", "seen", "totals", "twin")
 
     def __init__(self, parent: Place | None = None):
         self.parent = parent
@@ -43,6 +43,7 @@ class Place:
         self.lifted: dict[Any, Edge] = {}  # by generic key: the edge that takes them as inputs
         self.programs: dict[Any, Any] = {}
         self.twin: Place | None = None
+        self.totals: tuple[int, int, int, int] = (0, 0, 0, 0)  # values, leaves, floats and ints of the trace that ends here
 
     def records(self) -> list[Record]:
         """The trace that ends here."""
@@ -79,6 +80,7 @@ class Trie:
         self.places += 1
         edge = Edge(target, record, results, scalars)
         target.entry = edge
+        target.totals = tuple(map(sum, zip(place.totals, (record.results, *needs(record)), strict=True)))
         return edge
 
     def used(self, place: Place, key: Any) -> bool:
