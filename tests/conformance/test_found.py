@@ -72,6 +72,8 @@ def test_bounds_of_random_numbers_are_checked():
     with pytest.raises(RuntimeError, match="from=3 > to=-1"):
         torch.ones(2, device="xla").uniform_(3, -1)
     torch.ones(2, device="xla").uniform_(1, 2)
+    with pytest.raises(RuntimeError, match="from=4 > to=-1"):
+        torch.ones(2, device="xla").uniform_(4, -1)
     assert torch.equal(before, torch.default_generator.get_state())
 
 

@@ -100,7 +100,8 @@ def _known_to_be_right(func: Any, args: tuple, kwargs: dict) -> bool:
     """
     key = (func, *((t.dtype, t.ndim == 0) if isinstance(t, torch.Tensor) else type(t) for t in tree_leaves((args, kwargs))))
     if key in _right:
-        return True
+        bounds = torch.Tag.nondeterministic_seeded in func.tags and _numel(args, kwargs) <= _SMALL  # of a distribution: numbers
+        return not bounds
     if _numel(args, kwargs) <= _CPU_LIMIT:
         _right.add(key)
     return False
