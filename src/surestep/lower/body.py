@@ -19,7 +19,6 @@ from surestep.lower.table import NotLowered, lowerings
 from surestep.trace.layout import Layout
 from surestep.trace.operands import LIFTED_FLOAT, LIFTED_INT, HostScalar, Ref, add_constant
 
-
 _bodies: dict[tuple, Any] = {}
 _LIMIT = 20_000
 

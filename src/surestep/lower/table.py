@@ -41,7 +41,7 @@ FAMILIES = (
 )
 
 
-class NotLowered(Exception):  # noqa: N818 - it is an answer, and no error
+class NotLowered(Exception):
     """A lowering refuses its operands, or gives something else than PyTorch would; the cause tells."""
 
 

@@ -11,8 +11,8 @@ from weakref import ref as weak
 
 import torch
 
-from surestep.observe.events import Cause
 from surestep.lower.table import NotLowered
+from surestep.observe.events import Cause
 from surestep.tensor import generator as generators
 from surestep.tensor.devices import recorder as recorder_for
 from surestep.tensor.devices import started

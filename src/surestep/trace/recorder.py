@@ -108,18 +108,13 @@ class Recorder:
         return value
 
     def repair(self) -> None:
-        """After any exception while something was recorded, an interrupt among them: what was noted for an operation that the trace didn't take is
-        dropped. (All that is noted is noted before the trace goes on, and it goes on in two plain assignments, which no signal parts.)
+        """After any exception while something was recorded, an interrupt among them: what was noted for an operation that the trace didn't
+        take is dropped. (All is noted before the trace goes on, and it goes on in two plain assignments, which no signal parts.)
         """
         self.count, leaves, floats, ints = self.place.totals
-        for noted, wanted in (
-            (self.leaves, leaves),
-            (self.leaf_layouts, leaves),
-            (self.owners, leaves),
-            (self.floats, floats),
-            (self.ints, ints),
-        ):
-            del noted[wanted:]
+        for noted in (self.leaves, self.leaf_layouts, self.owners):
+            del noted[leaves:]
+        del self.floats[floats:], self.ints[ints:]
 
     def define(self, storage: Storage, value: Ref) -> None:
         """The storage's value is now this one."""
@@ -196,8 +191,8 @@ class Recorder:
     def changed_elsewhere(self, scalars: tuple) -> bool:
         """Whether the line of code that gives these floats gave others in an earlier trace.
 
-        A new trace (the first step with an optimizer's state, a smaller batch) has no history, but the code has: what an optimizer computes from its step
-        count need not be a constant once more. Only floats: an integer is rather an exponent or a size.
+        A new trace (the first step with an optimizer's state, a smaller batch) has no history, but the code has: what an optimizer computes
+        from its step count need not be a constant once more. Only floats: an integer is rather an exponent or a size.
         """
         if not all(type(number) is float for number in scalars):
             return False
