@@ -143,7 +143,7 @@ def said(position: int, count: int, result: dict[str, Any], seconds: float) -> N
     for dtype, ways in result.get("faults", {}).items():
         for way, what in ways.items():
             counts = result["outcomes"][dtype][way]
-            print(f"    {dtype} {way} {dict(counts)}: {what}"[:400], flush=True)
+            print(f"    {dtype} {way} {dict(counts)}: {what[0]}"[:400], flush=True)
     if result.get("host"):
         print(f"    host: { {way: list(names) for way, names in result['host'].items()} }"[:300], flush=True)
 

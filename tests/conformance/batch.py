@@ -21,17 +21,17 @@ VALUES = 6_000  # recorded in one trace at most; it is cut by force at 10,000
 
 
 class Tally:
-    """Outcomes by dtype and way, and the first words of what went wrong."""
+    """Outcomes by dtype and way, and what went wrong."""
 
     def __init__(self):
         self.counts: dict[str, dict[str, Counter[str]]] = {}
-        self.faults: dict[str, dict[str, str]] = {}
+        self.faults: dict[str, dict[str, list[str]]] = {}
         self.strides: Counter[str] = Counter()
 
     def add(self, dtype: str, way: str, outcome: str, label: str = "", what: str = "") -> None:
         self.counts.setdefault(dtype, {}).setdefault(way, Counter())[outcome] += 1
         if outcome != "pass":
-            self.faults.setdefault(dtype, {}).setdefault(way, f"{label}: {what}"[:600])
+            self.faults.setdefault(dtype, {}).setdefault(way, []).append(f"{label}: {what}"[:400])
 
 
 class Ran:

@@ -13,14 +13,12 @@ FILE = pathlib.Path(__file__).with_name("exceptions.toml")
 
 
 class Fault(NamedTuple):
-    """What an entry did wrong in a dtype and a way: how many cases of how many, and the first one's words."""
+    """What an entry did wrong in a dtype and a way: one case, in words."""
 
     entry: str
     dtype: str
     way: str
-    outcome: str
-    count: int
-    of: int
+    of: int  # cases of this dtype and way
     words: str
 
 
@@ -51,13 +49,12 @@ def faults(result: dict[str, Any]) -> Iterator[Fault]:
     entry = result["entry"]
     for kind in ("crash", "harness"):
         if kind in result:
-            yield Fault(entry, "any", kind, kind, 1, 1, result[kind])
+            yield Fault(entry, "any", kind, 1, result[kind])
     for dtype, ways in result.get("faults", {}).items():
-        for way, words in ways.items():
-            counts = result["outcomes"][dtype][way]
-            count = sum(counts.values())
-            bad = count - counts.get("pass", 0)
-            yield Fault(entry, dtype, way, "error" if counts.get("error") else "differ", bad, count, words)
+        for way, found in ways.items():
+            count = sum(result["outcomes"][dtype][way].values())
+            for words in [found] if isinstance(found, str) else found:
+                yield Fault(entry, dtype, way, count, words)
 
 
 def reason(fault: Fault) -> str | None:

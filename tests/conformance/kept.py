@@ -12,7 +12,9 @@ FOLDER = pathlib.Path("build/conformance")
 def results(folder: pathlib.Path = FOLDER) -> dict[str, dict[str, Any]]:
     """All that is known of each entry, whichever shard it came from."""
     found: dict[str, dict[str, Any]] = {}
-    lines = [json.loads(line) for file in sorted(folder.glob("results*.jsonl")) for line in file.read_text().splitlines()]
+    files = sorted(folder.glob("results*.jsonl"))
+    # a run that was stopped may have left half a line
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines() if line.endswith("}")]
     for result in sorted(lines, key=lambda line: line.get("when", 0)):
         before = found.get(result["entry"])
         found[result["entry"]] = result | {"ran": [result["options"]]} if before is None else merged(before, result)

@@ -45,8 +45,8 @@ def row(result: dict[str, Any]) -> str:
     passed = sum(counts.get("pass", 0) for ways in outcomes.values() for counts in ways.values())
     count = sum(sum(counts.values()) for ways in outcomes.values() for counts in ways.values())
     notes = []
-    for fault in faults(result):
-        notes.append(f"{CODES.get(fault.dtype, '')} {fault.way} {fault.count}/{fault.of}{'' if reason(fault) is None else '°'}".strip())
+    alike = Counter((fault.dtype, fault.way, fault.of, "" if reason(fault) is None else "°") for fault in faults(result))
+    notes += [f"{CODES.get(dtype, '')} {way} {number}/{of}{mark}".strip() for (dtype, way, of, mark), number in alike.items()]
     if result.get("cut"):
         notes.append("cut short")
     return (
@@ -114,9 +114,9 @@ def open_faults(results: dict[str, dict[str, Any]]) -> list[str]:
         by_entry = unexplained(result)
         for fault in by_entry[:2]:
             words = fault.words.replace("|", "/").replace("<", "&lt;").replace("`", "'")[:220]
-            lines.append(f"- `{fault.entry}` {fault.dtype} {fault.way}: {fault.count} of {fault.of}; {words}")
+            lines.append(f"- `{fault.entry}` {fault.dtype} {fault.way} (of {fault.of} cases): {words}")
         if len(by_entry) > 2:
-            lines.append(f"- `{result['entry']}`: {len(by_entry) - 2} more dtypes or ways")
+            lines.append(f"- `{result['entry']}`: {len(by_entry) - 2} more")
     return lines
 
 

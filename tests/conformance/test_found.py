@@ -161,3 +161,8 @@ def test_an_empty_out_tensor_of_lu_grows():
     same(
         lambda x, lu, pivots: torch.lu(x, out=(lu, pivots)), torch.eye(3), torch.empty(0), torch.empty(0, dtype=torch.int32), strides=False
     )
+
+
+def test_an_empty_index_of_another_rank_gathers_nothing(metrics):
+    same(lambda x, i: torch.gather(x, 0, i), torch.arange(5.0), torch.empty(2, 0, dtype=torch.int64))
+    assert not metrics().fallbacks

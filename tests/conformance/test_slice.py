@@ -10,7 +10,7 @@ from conformance.__main__ import Worker
 from conformance.exceptions import unexplained
 
 FAILED = pathlib.Path(__file__).with_name("failed.txt")
-ENTRIES = 15
+ENTRIES = 12
 DTYPES = ["float32", "int64", "complex64"]
 
 
@@ -21,10 +21,10 @@ def worker(tmp_path_factory):
     found.stop()
 
 
-def check(worker, names, limit):
+def check(worker, names, dtypes):
     bad = []
     for name in names:
-        answer = worker.ask({"entry": name, "dtypes": DTYPES, "limit": limit, "seconds": 30}, 90)
+        answer = worker.ask({"entry": name, "dtypes": dtypes, "limit": 1, "seconds": 30}, 90)
         bad += unexplained({"entry": name, **answer})
     assert not bad, "\n".join(map(str, bad))
 
@@ -33,8 +33,8 @@ def test_slice_of_the_day(worker):
     from conformance.entries import entries
 
     day = datetime.datetime.now(datetime.UTC).date().toordinal()
-    check(worker, [entry.key for entry in random.Random(day).sample(entries(), ENTRIES)], 1)
+    check(worker, [entry.key for entry in random.Random(day).sample(entries(), ENTRIES)], DTYPES)
 
 
 def test_what_ever_failed(worker):
-    check(worker, FAILED.read_text().split(), 1)
+    check(worker, FAILED.read_text().split(), DTYPES[:2])

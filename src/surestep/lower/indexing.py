@@ -14,6 +14,8 @@ def _at_least_1d(*arrays):
 
 
 def gather(out, x, dim, index, *, sparse_grad=False):
+    if index.size == 0:  # it may have any number of dimensions
+        return jnp.zeros(out.shape, out.dtype)
     axis = axis_of(dim, x.ndim)
     x, index = _at_least_1d(x, index)
     x = x[tuple(slice(None) if d == axis else slice(index.shape[d]) for d in range(x.ndim))]
