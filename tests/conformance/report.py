@@ -62,7 +62,8 @@ def totals(results: dict[str, dict[str, Any]]) -> list[str]:
     cases = sum(sum(c.values()) for r in found for ways in r.get("outcomes", {}).values() for c in ways.values())
     passed = sum(c.get("pass", 0) for r in found for ways in r.get("outcomes", {}).values() for c in ways.values())
     whole = sum(on_device(r) for r in found)
-    empty = sum(not r.get("outcomes") and not list(faults(r)) for r in found)
+    empty = [f"`{r['entry']}`" for r in found if not r.get("outcomes") and not list(faults(r))]
+    lying = [f"`{r['entry']}`" for r in found if r.get("strides")]
     kinds = Counter(r["kind"] for r in found)
     return [
         f"- {len(found)} entries were run: {kinds['op']} operators, {kinds['module']} modules, {kinds['optimizer']} optimizers. "
@@ -72,7 +73,8 @@ def totals(results: dict[str, dict[str, Any]]) -> list[str]:
         f"- {passed} of {cases} comparisons agree.",
         f"- {whole} entries ({100 * whole // max(len(found), 1)} %) run wholly on the device, forward and backward, in every dtype run.",
         f"- {sum('crash' in r for r in found)} crashes. {sum(bool(r.get('cut')) for r in found)} entries were cut short by the clock."
-        f" {empty} entries had nothing to run in these dtypes.",
+        f" {len(empty)} entries had nothing to run: they are for other devices, or for sparse tensors only ({', '.join(empty)}).",
+        f"- In {len(lying)} entries a result has other strides than the CPU's, with the same values ({', '.join(lying)}).",
     ]
 
 

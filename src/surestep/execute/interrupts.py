@@ -4,11 +4,16 @@ places must not be left half done:
 * JAX at work on a program: what it has built so far would be freed under XLA's own threads, which then crash the process. So it works on a
   thread of its own (signals are handled on the main one), and an interrupt only ends the waiting for it.
 * The moment in which a program takes over the memory of its inputs and gives its outputs. There a signal is held back until it is over.
+
+And one that PyTorch's C++ must not see: an interrupt inside the Python that it calls for an operation. It ends the process where the C++ in
+between can't throw. So a Ctrl-C that finds the main thread there comes again a little later, as for an operation of the CPU, which no
+signal interrupts.
 """
 
 from __future__ import annotations
 
 import contextvars
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -35,6 +40,26 @@ def start(work: Callable[[], T]) -> Future[T]:
 def apart(work: Callable[[], T]) -> T:
     """``work()`` on the worker thread; its result or exception."""
     return start(work).result()
+
+
+_AGAIN = 0.005  # seconds
+
+
+def postpone(inside: Callable[[FrameType | None], bool]) -> None:
+    """From now on Ctrl-C takes effect only where ``inside(frame)`` is false; then the handler that was there before is called."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not _main or not callable(before):
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if inside(frame):
+            again = threading.Timer(_AGAIN, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+        else:
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, handle)
 
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
+from types import FrameType
 from typing import Any
 
 import torch
 
 from surestep import _compat
+from surestep.execute import interrupts
 
 _kept: list[Any] = []
 
@@ -86,11 +88,27 @@ def first_use() -> None:
     # JAX warns of every fork, since its threads don't come along: here the child is told so if it uses the device, and a loader's workers
     # don't use it
     warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+    interrupts.postpone(_in_an_operation)
     from surestep.tensor import autocast
 
     _kept.extend(autocast.register())  # some 30 ms, which an import need not take
     for action in _first_use:
         action()
+
+
+def _in_an_operation(frame: FrameType | None) -> bool:
+    from surestep.tensor.xla_tensor import XlaTensor
+
+    dispatch = XlaTensor.__torch_dispatch__.__func__.__code__  # type: ignore[attr-defined]  # a classmethod's function
+    while frame is not None:
+        # PyTorch's C++ calls its own Python too, on the way to ours, to look the operation up: the process ends if that raises.
+        if frame.f_code is dispatch or _LOOKED_UP in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_LOOKED_UP = os.path.join("torch", "_library", "")
 
 
 def _forbid() -> None:
