@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -29,8 +30,9 @@ _XLA_SLOT, _PRIVATEUSE1_SLOT, _SLOTS = 9, 20, 24  # c10::DeviceType, and COMPILE
 
 
 class _Guard(torch._C._acc.DeviceGuard):
-    def type_(self) -> Any:
-        return torch._C._autograd.DeviceType.XLA
+    # PyTorch asks for the type for each node of a graph, in C++ that can't throw: an interrupt inside a Python function here would end the process.
+    # So it is none, but an endless iterator's own `next`.
+    type_ = itertools.repeat(torch._C._autograd.DeviceType.XLA).__next__
 
 
 def register_device_guard() -> Any:
