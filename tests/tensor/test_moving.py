@@ -101,3 +101,34 @@ def test_a_graph_that_is_done_with_does_not_keep_it():
     model.to("xla")
     model(torch.ones(1, 2, device="xla")).sum().backward()
     assert model.weight.grad.tolist() == [[2, 2], [2, 2]]
+
+
+@pytest.mark.parametrize("again", [lambda m: m.to("xla"), lambda m: m.float(), lambda m: m.xla() if hasattr(m, "xla") else m.to(torch.device("xla", 0))])
+def test_a_module_that_is_there_already_is_left_alone_whatever_lives(again):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    view, loss = model[0].weight.view(-1), model(torch.ones(1, 3, device="xla")).sum()
+    again(model)
+    loss.backward()
+    assert model[0].weight is optimizer.param_groups[0]["params"][0] and model[1].weight.grad is not None and view.shape == (9,)
+
+
+def test_a_conversion_on_the_device_keeps_parameters_hooks_and_ties():
+    model, fired = Tied().to("xla"), []
+    parameter = model.head.weight
+    parameter.register_hook(lambda grad: fired.append(grad.dtype))
+    loss = model(torch.tensor([1], device="xla")).sum()
+    model.double()
+    assert loss is not None and model.embedding.weight is model.head.weight is parameter and parameter.dtype is torch.float64
+    model(torch.tensor([1], device="xla")).sum().backward()
+    assert fired == [torch.float64]
+
+
+@pytest.mark.filterwarnings("ignore:surestep")  # packing runs on the host
+def test_packed_sequences():
+    from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+    packed = pack_padded_sequence(torch.ones(2, 3, 4, device="xla"), torch.tensor([3, 2]), batch_first=True)
+    out, _ = nn.GRU(4, 5, batch_first=True, device="xla")(packed)
+    padded, lengths = pad_packed_sequence(out, batch_first=True)
+    assert padded.shape == (2, 3, 5) and lengths.tolist() == [3, 2] and padded.device.type == "xla"

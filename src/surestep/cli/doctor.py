@@ -44,7 +44,8 @@ def examine() -> bool:
     from surestep.cli.package import load
 
     load()
-    _devices(console)
+    if not _devices(console):
+        return False
     return _cache(console) & _product(console)
 
 
@@ -69,11 +70,17 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _devices(console: Console) -> None:
+def _devices(console: Console) -> bool:
     from surestep.execute.devices import jax_devices
 
-    for index, device in enumerate(jax_devices()):
+    try:
+        devices = jax_devices()
+    except RuntimeError as error:
+        console.print(f"devices  [red]{error}[/red]", markup=True)
+        return False
+    for index, device in enumerate(devices):
         console.print(f"xla:{index}    {device.platform}, {device.device_kind}")
+    return True
 
 
 def _cache(console: Console) -> bool:

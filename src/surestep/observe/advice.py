@@ -37,7 +37,7 @@ def _advise(event: Event) -> None:
             _count(Cause.OPTIMIZER_STEP, _last_step.pop())
         if event.data["cause"] is Cause.OPTIMIZER_STEP:
             _last_step.append(event.line)
-        else:
+        elif event.data.get("in_step", True) or event.data["cause"] is Cause.LIMIT:  # outside of a step there is nothing that is cut in two
             _count(event.data["cause"], event.line)
 
 

@@ -22,11 +22,18 @@ _APPLY = torch.nn.Module._apply.__code__
 def off_device(tensor: Any, convert: Callable[[Any], torch.Tensor]) -> torch.Tensor:
     """``convert(tensor)``; for a parameter that a module moves, the parameter itself, with the moved contents."""
     moved = convert(tensor)
-    if moved.device.type == "xla" or not isinstance(tensor, torch.nn.Parameter) or not _called_by_module():
+    if not isinstance(tensor, torch.nn.Parameter) or not _called_by_module():
+        return moved
+    if moved.device.type == "xla":
+        moved._stays = True  # type: ignore[attr-defined]  # read once, by TensorFlatten
         return moved
     hooks = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
     gradient, tensor.grad = tensor.grad, None
-    torch.utils.swap_tensors(tensor, torch.nn.Parameter(moved, requires_grad=tensor.requires_grad))
+    try:
+        torch.utils.swap_tensors(tensor, torch.nn.Parameter(moved, requires_grad=tensor.requires_grad))
+    except RuntimeError as error:
+        tensor.grad = gradient
+        raise _cannot_move(tensor, "a weak reference to it, a view of it, or a graph that holds it is alive", str(moved.device)) from error
     tensor._backward_hooks, tensor._post_accumulate_grad_hooks = hooks
     if gradient is not None:
         tensor.grad = gradient.to(device=tensor.device, dtype=tensor.dtype)
@@ -46,9 +53,13 @@ def check_swap(parameter: torch.nn.Parameter) -> None:
         what = "a view of it, or a graph that holds one, is alive"
     else:
         return
-    raise RuntimeError(
-        f"module.to('xla') can't move a parameter of shape {list(parameter.shape)} in place, as the optimizer that holds it needs: {what}. "
-        f"Move the module before that is made, delete it first, or build the module on the device: `with torch.device('xla'): model = ...`."
+    raise _cannot_move(parameter, what, "xla")
+
+
+def _cannot_move(parameter: torch.nn.Parameter, what: str, device: str) -> RuntimeError:
+    return RuntimeError(
+        f"module.to({device!r}) can't move a parameter of shape {list(parameter.shape)} in place, as the optimizer that holds it needs: {what}. "
+        f"Move the module before that is made, delete it first, or build the module on the device: `with torch.device({device!r}): model = ...`."
     )
 
 

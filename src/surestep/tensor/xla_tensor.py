@@ -49,6 +49,22 @@ class _Thread(threading.local):
 thread = _Thread()
 
 
+class TensorFlatten:
+    """``XlaTensor.__tensor_flatten__``. That there is such a method makes ``module.to('xla')`` swap the parameters' contents, so that an
+    optimizer built before still holds them; and it gives ``torch.compile`` the figures to trace over.
+
+    Where a module's parameters stay on the device (``module.float()``, a second ``module.to('xla')``), PyTorch can assign their data instead, which no
+    living graph or view prevents: there the method seems to be missing, once.
+    """
+
+    def __get__(self, tensor: Any, kind: Any = None) -> Any:
+        if tensor is None:
+            return lambda tensor: (["_figures"], None)
+        if tensor.__dict__.pop("_stays", False):
+            raise AttributeError("__tensor_flatten__")
+        return lambda: (["_figures"], None)
+
+
 class XlaTensor(torch.Tensor):
     """A tensor on the xla device; made by ``fresh`` and ``alias``.
 
@@ -94,12 +110,7 @@ class XlaTensor(torch.Tensor):
         """A `meta` tensor that lies as this one does."""
         return torch.empty_strided(self._layout.sizes, self._layout.strides, dtype=self._layout.dtype, device="meta")
 
-    def __tensor_flatten__(self) -> tuple[list[str], Any]:
-        """Makes ``module.to('xla')`` swap the parameters' contents, so that an optimizer built before still holds them.
-
-        And gives ``torch.compile`` the figures to trace over.
-        """
-        return ["_figures"], None
+    __tensor_flatten__ = TensorFlatten()
 
     @staticmethod
     def __tensor_unflatten__(inner: dict[str, torch.Tensor], context: Any, outer_size: Any, outer_stride: Any) -> torch.Tensor:
@@ -154,6 +165,18 @@ class XlaTensor(torch.Tensor):
         from surestep.tensor.moving import off_device
 
         return off_device(self, lambda tensor: super().to(*args, **kwargs))
+
+    def float(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self.to(torch.float32, *args, **kwargs)
+
+    def double(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self.to(torch.float64, *args, **kwargs)
+
+    def half(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self.to(torch.float16, *args, **kwargs)
+
+    def bfloat16(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self.to(torch.bfloat16, *args, **kwargs)
 
     def cpu(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """As ``Tensor.cpu``; a parameter that a module moves stays the same object."""
