@@ -30,9 +30,9 @@ _XLA_SLOT, _PRIVATEUSE1_SLOT, _SLOTS = 9, 20, 24  # c10::DeviceType, and COMPILE
 
 
 class _Guard(torch._C._acc.DeviceGuard):
-    # PyTorch asks for the type for each node of a graph, in C++ that can't throw: an interrupt inside a Python function here would end the process.
-    # So it is none, but an endless iterator's own `next`.
-    type_ = itertools.repeat(torch._C._autograd.DeviceType.XLA).__next__
+    # PyTorch asks for the type for each node of a graph, in C++ that can't throw: an interrupt inside a Python function here would end the
+    # process. So it is none, but an endless iterator's own `next` (which pyrefly, rightly, doesn't hold for a method).
+    type_ = itertools.repeat(torch._C._autograd.DeviceType.XLA).__next__  # type: ignore[bad-override]
 
 
 def register_device_guard() -> Any:

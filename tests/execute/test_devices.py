@@ -28,7 +28,11 @@ def test_what_cannot_be_had_is_said(environment, message):
 
 
 def test_pjrt_device_names_the_platform():
-    done = run("import torch, surestep; print(torch.ones(1, device='xla').tolist(), torch.xla.device_count())", PJRT_DEVICE="CPU", CPU_NUM_DEVICES="3")
+    done = run(
+        "import torch, surestep; print(torch.ones(1, device='xla').tolist(), torch.xla.device_count())",
+        PJRT_DEVICE="CPU",
+        CPU_NUM_DEVICES="3",
+    )
     assert done.stdout.split("\n")[0] == "[1.0] 3", done.stderr
 
 

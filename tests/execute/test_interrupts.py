@@ -11,6 +11,7 @@ import pytest
 
 from surestep.execute.interrupts import Held, apart, start
 
+
 def test_an_interrupt_while_a_program_runs_loses_nothing(tmp_path):
     script = tmp_path / "run.py"
     script.write_text(

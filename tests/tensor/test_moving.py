@@ -103,7 +103,9 @@ def test_a_graph_that_is_done_with_does_not_keep_it():
     assert model.weight.grad.tolist() == [[2, 2], [2, 2]]
 
 
-@pytest.mark.parametrize("again", [lambda m: m.to("xla"), lambda m: m.float(), lambda m: m.xla() if hasattr(m, "xla") else m.to(torch.device("xla", 0))])
+@pytest.mark.parametrize(
+    "again", [lambda m: m.to("xla"), lambda m: m.float(), lambda m: m.xla() if hasattr(m, "xla") else m.to(torch.device("xla", 0))]
+)
 def test_a_module_that_is_there_already_is_left_alone_whatever_lives(again):
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)).to("xla")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -37,7 +37,7 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
 def boundary(cause: Cause) -> None:
     """Cuts the trace of every device, then runs the step closures that wait for it."""
     cut = [recorder.cut(cause) for recorder in devices.started()]
-    if cut and not any(cut):
+    if cut and not any(cut) and cause is not Cause.STEP_ENTRY:
         events.emit("nothing_pending", frames.user_line(), cause=cause)
     _run_closures()
 

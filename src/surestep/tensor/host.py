@@ -180,7 +180,7 @@ def _on_cpu(func: Any, args: tuple, kwargs: dict, cause: Cause) -> Any:
                 _write_back(argument, kwargs[argument.name], made, copy_, resize)
 
     def up(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or func in _RESULTS_STAY and value.dtype is torch.int64:
+        if not isinstance(value, torch.Tensor) or (func in _RESULTS_STAY and value.dtype is torch.int64):
             return value
         return ours[id(value)] if id(value) in ours else upload(value, device)
 

@@ -58,8 +58,9 @@ def check_swap(parameter: torch.nn.Parameter) -> None:
 
 def _cannot_move(parameter: torch.nn.Parameter, what: str, device: str) -> RuntimeError:
     return RuntimeError(
-        f"module.to({device!r}) can't move a parameter of shape {list(parameter.shape)} in place, as the optimizer that holds it needs: {what}. "
-        f"Move the module before that is made, delete it first, or build the module on the device: `with torch.device({device!r}): model = ...`."
+        f"module.to({device!r}) can't move a parameter of shape {list(parameter.shape)} in place, as the optimizer that holds it needs: "
+        f"{what}. Move the module before that is made, delete it first, or build the module on the device: "
+        f"`with torch.device({device!r}): model = ...`."
     )
 
 

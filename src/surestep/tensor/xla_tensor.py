@@ -53,8 +53,8 @@ class TensorFlatten:
     """``XlaTensor.__tensor_flatten__``. That there is such a method makes ``module.to('xla')`` swap the parameters' contents, so that an
     optimizer built before still holds them; and it gives ``torch.compile`` the figures to trace over.
 
-    Where a module's parameters stay on the device (``module.float()``, a second ``module.to('xla')``), PyTorch can assign their data instead, which no
-    living graph or view prevents: there the method seems to be missing, once.
+    Where a module's parameters stay on the device (``module.float()``, a second ``module.to('xla')``), PyTorch can assign their data instead,
+    which no living graph or view prevents: there the method seems to be missing, once.
     """
 
     def __get__(self, tensor: Any, kind: Any = None) -> Any:
@@ -167,15 +167,19 @@ class XlaTensor(torch.Tensor):
         return off_device(self, lambda tensor: super().to(*args, **kwargs))
 
     def float(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """``to(torch.float32)``, for a module's parameters too."""
         return self.to(torch.float32, *args, **kwargs)
 
     def double(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """``to(torch.float64)``, for a module's parameters too."""
         return self.to(torch.float64, *args, **kwargs)
 
     def half(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """``to(torch.float16)``, for a module's parameters too."""
         return self.to(torch.float16, *args, **kwargs)
 
     def bfloat16(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """``to(torch.bfloat16)``, for a module's parameters too."""
         return self.to(torch.bfloat16, *args, **kwargs)
 
     def cpu(self, *args: Any, **kwargs: Any) -> torch.Tensor:

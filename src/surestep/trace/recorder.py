@@ -171,7 +171,9 @@ class Recorder:
         edge = place.lifted.get(generic)
         if edge is None:
             twin = place.twin
-            before = place.seen.get(generic) or (twin and (twin.lifted.get(generic) or twin.seen.get(generic)))
+            before = place.seen.get(generic)
+            if before is None and twin is not None:
+                before = twin.lifted.get(generic) or twin.seen.get(generic)
             changed = self.changed_elsewhere(scalars) if before is None else before.scalars != scalars
             record, results = make(changed)
             if changed:

@@ -80,7 +80,9 @@ class Trie:
         self.places += 1
         edge = Edge(target, record, results, scalars)
         target.entry = edge
-        target.totals = tuple(map(sum, zip(place.totals, (record.results, *needs(record)), strict=True)))
+        values, leaves, floats, ints = place.totals
+        more_leaves, more_floats, more_ints = needs(record)
+        target.totals = (values + record.results, leaves + more_leaves, floats + more_floats, ints + more_ints)
         return edge
 
     def used(self, place: Place, key: Any) -> bool:
