@@ -12,6 +12,7 @@ signal interrupts.
 
 from __future__ import annotations
 
+import _signal  # `signal` turns each number into an enum, which costs more than the rest: this runs at every boundary
 import contextvars
 import os
 import signal
@@ -62,7 +63,7 @@ def postpone(inside: Callable[[FrameType | None], bool]) -> None:
     signal.signal(signal.SIGINT, handle)
 
 
-_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
+_SIGNALS = [int(getattr(signal, name)) for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
 
 
 class Held:
@@ -75,16 +76,16 @@ class Held:
         self.caught: list[tuple[int, FrameType | None]] = []
         if threading.current_thread() is _main:
             for number in _SIGNALS:
-                handler = signal.getsignal(number)
+                handler = _signal.getsignal(number)
                 if callable(handler):
                     self.before.append((number, handler))
-                    signal.signal(number, self._note)
+                    _signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.caught.append((number, frame))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self.before:
-            signal.signal(number, handler)
+            _signal.signal(number, handler)
         for number, frame in self.caught:
             dict(self.before)[number](number, frame)

@@ -53,8 +53,8 @@ class TensorFlatten:
     """``XlaTensor.__tensor_flatten__``. That there is such a method makes ``module.to('xla')`` swap the parameters' contents, so that an
     optimizer built before still holds them; and it gives ``torch.compile`` the figures to trace over.
 
-    Where a module's parameters stay on the device (``module.float()``, a second ``module.to('xla')``), PyTorch can assign their data instead,
-    which no living graph or view prevents: there the method seems to be missing, once.
+    Where a module's parameters stay on the device (``module.float()``, a second ``module.to('xla')``), PyTorch can assign their data
+    instead, which no living graph or view prevents: there the method seems to be missing, once.
     """
 
     def __get__(self, tensor: Any, kind: Any = None) -> Any:
