@@ -12,7 +12,8 @@ signal interrupts.
 
 from __future__ import annotations
 
-import _signal  # `signal` turns each number into an enum, which costs more than the rest: this runs at every boundary
+# `signal` turns each number into an enum, which costs more than the rest: this runs at every boundary.
+import _signal  # type: ignore[missing-import]  # CPython's, without a stub
 import contextvars
 import os
 import signal
