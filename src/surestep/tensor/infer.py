@@ -65,7 +65,7 @@ def on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[Any, Stand]:
             raise
         result = tree_map(lambda t: t.to("meta") if isinstance(t, torch.Tensor) else t, theirs)  # meta refuses what the CPU takes
     if func._schema.is_mutable:
-        if not _known_to_be_right(func, args, kwargs) or _may_overlap(func, args, kwargs):
+        if not _known_to_be_right(func, args, kwargs) or _may_overlap(func, args, kwargs) or _any_empty(args, kwargs):
             as_on_cpu(func, args, kwargs)
     elif func in _OTHER_STRIDES or not _known_to_be_right(func, args, kwargs) or _small_and_permuted(args, kwargs):
         theirs = as_on_cpu(func, args, kwargs)
@@ -105,6 +105,11 @@ def _known_to_be_right(func: Any, args: tuple, kwargs: dict) -> bool:
     if _numel(args, kwargs) <= _CPU_LIMIT:
         _right.add(key)
     return False
+
+
+def _any_empty(args: tuple, kwargs: dict) -> bool:
+    """Meta leaves out some checks of sizes where there are no elements."""
+    return any(t._layout.numel == 0 for t in tree_leaves((args, kwargs)) if isinstance(t, XlaTensor))
 
 
 def _small_and_permuted(args: tuple, kwargs: dict) -> bool:
