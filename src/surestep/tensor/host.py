@@ -16,7 +16,7 @@ from surestep.execute import transfer
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
 from surestep.tensor.xla_tensor import XlaTensor
-from surestep.trace.layout import Layout
+from surestep.trace.layout import Layout, memory_order
 from surestep.trace.recorder import LOCK
 
 _aten = torch.ops.aten
@@ -64,19 +64,17 @@ def to_cpu(tensor: XlaTensor, cause: Cause = Cause.VALUE) -> torch.Tensor:
     start = time.perf_counter()
     whole = _waited(array, storage)
     events.emit("transfer_out", line, cause=cause, nbytes=view.numel * view.dtype.itemsize, seconds=time.perf_counter() - start)
-    flat = whole.permute(_order(storage.layout)).reshape(-1) if not storage.layout.contiguous else whole.reshape(-1)
+    flat = (
+        whole.permute(memory_order(storage.layout.sizes, storage.layout.strides)).reshape(-1)
+        if not storage.layout.contiguous
+        else whole.reshape(-1)
+    )
     if view.dtype is not storage.layout.dtype:
         flat = flat[: flat.numel() * flat.element_size() // view.dtype.itemsize * view.dtype.itemsize // flat.element_size()].view(
             view.dtype
         )
     part = flat.as_strided(view.sizes, view.strides, view.offset)
     return part if view is storage.layout and view.contiguous else part.clone()
-
-
-def _order(layout: Layout) -> list[int]:
-    from surestep.trace.layout import memory_order
-
-    return memory_order(layout.sizes, layout.strides)
 
 
 def _waited(array: Any, storage: Any) -> torch.Tensor:

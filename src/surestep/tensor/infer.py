@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from surestep.lower.table import NotLowered
 from surestep.tensor.xla_tensor import XlaTensor
 from surestep.trace.layout import Layout
 
@@ -58,8 +59,6 @@ def on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[Any, Stand]:
         theirs = as_on_cpu(func, args, kwargs)
         dynamic = torch.Tag.dynamic_output_shape in func.tags  # the shape would be the stand-ins'
         if dynamic or (theirs is None and isinstance(error, NotImplementedError) and not func._schema.is_mutable):
-            from surestep.lower.table import NotLowered
-
             raise NotLowered(f"{func}: PyTorch can't say what it gives without computing it") from error
         if theirs is None or func._schema.is_mutable:
             raise

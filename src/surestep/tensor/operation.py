@@ -31,7 +31,6 @@ class Operation:
     def __init__(self, overload: torch._ops.OpOverload):
         self.overload = overload
         schema = overload._schema
-        self.name = name_of(overload)
         self.functional = overload if not schema.is_mutable else functional_form(overload)
         self.lowering: Lowering | None = None if self.functional is None else lowerings().get(name_of(self.functional))
         self.random = self.lowering is not None and self.lowering.random
@@ -44,7 +43,6 @@ class Operation:
         ]
         self.in_place = self.targets == [0] and not any(argument.is_out for argument in schema.arguments)
         self.outs = frozenset(argument.name for argument in schema.arguments if argument.is_out)
-        # A view of the target may read it too; an `out=` tensor's old value is never read.
         constants = self.lowering.constants if self.lowering else ()
         self.numbers: dict[int | str, None] = {
             (argument.name if argument.kwarg_only else position): None

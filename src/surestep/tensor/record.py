@@ -17,7 +17,7 @@ from surestep.tensor import generator as generators
 from surestep.tensor.devices import recorder as recorder_for
 from surestep.tensor.devices import started
 from surestep.tensor.infer import on_meta
-from surestep.tensor.operation import NOT_LOWERED, Operation, name_of
+from surestep.tensor.operation import FACTORY, NOT_LOWERED, Operation, name_of
 from surestep.tensor.xla_tensor import XlaTensor, fresh, put_back_hooks
 from surestep.trace.layout import Layout, flat, layout, of_tensor
 from surestep.trace.operands import (
@@ -34,8 +34,6 @@ from surestep.trace.operands import (
 from surestep.trace.recorder import LOCK, Recorder
 from surestep.trace.records import Call
 from surestep.trace.storage import Storage
-
-_NO_KEY = frozenset({"device", "pin_memory", "non_blocking", "layout", "generator"})
 
 
 def handler(operation: Operation) -> Any:
@@ -187,7 +185,7 @@ def _recorded(operation: Operation, recorder: Recorder, args: tuple, kwargs: dic
     if kwargs:
         outs = operation.outs
         for name, a in kwargs.items():
-            if name in _NO_KEY:
+            if name in FACTORY:
                 continue
             key.append(KEYWORD)
             key.append(name)
@@ -279,7 +277,7 @@ def _generic(operation: Operation, recorder: Recorder, args: tuple, kwargs: dict
     key: list[Any] = [operation]
     scalars: list[Any] = []
     for place, a in (*enumerate(args), *kwargs.items()):
-        if place in _NO_KEY:
+        if place in FACTORY:
             continue
         if place in operation.numbers and (type(a) is float or (type(a) is int and -(1 << 63) <= a < 1 << 63)):
             key.append(LIFTED_FLOAT if type(a) is float else LIFTED_INT)
