@@ -26,7 +26,7 @@ set_multithreading_enabled: Callable[[bool], None] = torch._C._set_multithreadin
 
 register_device_module: Callable[[str, Any], None] = torch._register_device_module
 
-_XLA_SLOT, _PRIVATEUSE1_SLOT, _SLOTS = 9, 20, 24  # c10::DeviceType, and COMPILE_TIME_MAX_DEVICE_TYPES
+_CPU_DEVICE, _XLA_SLOT, _PRIVATEUSE1_SLOT, _SLOTS = 0, 9, 20, 24  # c10::DeviceType, and COMPILE_TIME_MAX_DEVICE_TYPES
 
 
 class _Guard(torch._C._acc.DeviceGuard):
@@ -62,6 +62,27 @@ def register_device_guard() -> Any:
         raise ImportError(f"surestep can't register its device with torch {torch.__version__}: the guard landed elsewhere. {_SUPPORTED}")
     registry[_XLA_SLOT], registry[_PRIVATEUSE1_SLOT] = registry[_PRIVATEUSE1_SLOT], before
     return guard
+
+
+def label_generator(generator: torch.Generator, index: int) -> None:
+    """Makes a new CPU generator say that it is for ``xla:index``.
+
+    PyTorch takes nothing but its own C++ generators, and makes none for xla: it would ask torch_xla's C++. What is for the CPU looks at the
+    label, and refuses it, as it refuses CUDA's. In memory the label, a c10::Device, is the word before the set of dispatch keys, which is
+    looked for; nothing is written unless both are found.
+    """
+    words = (ctypes.c_uint64 * 16).from_address(generator_identity(generator))
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU).raw_repr()
+    place = list(words).index(keys, 1) - 1 if keys in words[1:] else 0
+    label = (ctypes.c_int8 * 2).from_buffer(words, 8 * place)
+    if tuple(label) != (_CPU_DEVICE, -1):
+        raise RuntimeError(f"surestep can't make a generator with torch {torch.__version__}: generators have another layout. {_SUPPORTED}")
+    label[:] = (_XLA_SLOT, index)
+
+
+def generator_identity(generator: torch.Generator) -> int:
+    """The address of a generator's C++ object, which each Python object for it shares."""
+    return generator._cdata  # type: ignore[missing-attribute]
 
 
 def use_count(tensor: Any) -> int:

@@ -17,6 +17,9 @@ _INTERRUPTED = 130  # what a shell reports for a process that Ctrl-C ended
 def run_program(arguments: tuple[str, ...], module: str | None, summary: bool) -> int:
     """Runs a script or a module to its end; returns the exit code."""
     load()
+    from surestep.cli import generators
+
+    generators.install()
     try:
         if module is None:
             _run_script(arguments)

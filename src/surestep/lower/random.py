@@ -121,6 +121,12 @@ def native_dropout_backward(out, grad, mask, scale):
     return cast(cast(grad, dtype) * jnp.where(mask, cast(scale, dtype), cast(0, dtype)), out.dtype)
 
 
+def fused_dropout(outs, x, p, *, key):
+    """Of the two results, the mask is of bytes; ``p`` is the probability that an element is kept."""
+    result, mask = native_dropout(outs, x, 1 - p, True, key=key)
+    return result, cast(mask, outs[1].dtype)
+
+
 def rrelu_with_noise(outs, x, noise, lower=0.125, upper=1 / 3, training=False, *, key):
     dtype = opmath(outs[0].dtype)
     x, lower, upper = cast(x, dtype), cast(lower, dtype), cast(upper, dtype)
@@ -237,7 +243,8 @@ _FUNCTIONS = {
     "normal.Tensor_float": normal, "normal.float_Tensor": normal, "normal.Tensor_Tensor": normal, "normal.float_float": normal,
     "log_normal.default": log_normal, "exponential.default": exponential, "geometric.default": geometric, "cauchy.default": cauchy,
     "bernoulli.default": bernoulli, "bernoulli.p": bernoulli_p, "bernoulli.Tensor": bernoulli_p,
-    "native_dropout.default": native_dropout, "rrelu_with_noise_functional.default": rrelu_with_noise,
+    "native_dropout.default": native_dropout, "_fused_dropout.default": fused_dropout,
+    "rrelu_with_noise_functional.default": rrelu_with_noise,
     "random.default": random, "random.to": random_to, "random.from": random_from,
     "multinomial.default": multinomial, "poisson.default": poisson, "binomial.default": binomial,
     "_standard_gamma.default": standard_gamma, "_sample_dirichlet.default": sample_dirichlet,

@@ -9,74 +9,126 @@ from __future__ import annotations
 import itertools
 import secrets
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
+
+from surestep import _compat
 
 _MASK = (1 << 64) - 1
 _numbers = itertools.count()
 
 
-class Generator:
-    """A stream of random numbers for one xla device; accepted wherever PyTorch takes ``generator=``."""
+class Stream:
+    """Where in the stream of which seed the next draw is."""
 
-    def __init__(self, device: Any = "xla"):
-        self.device = torch.device(device)
-        if self.device.type != "xla":
-            raise RuntimeError(f"surestep.Generator is for xla devices, not {self.device}: use torch.Generator")
+    def __init__(self, seed: int, offset: int = 0):
         self.number = next(_numbers)
-        self._seed = secrets.randbits(63)
-        self._offset = 0
+        self.seed = seed
+        self.offset = offset
+
+    def next(self) -> tuple[int, int, int]:
+        """Who draws, with which seed, at which offset. ``advance`` follows once the draw is recorded."""
+        return self.number, self.seed, self.offset
+
+    def advance(self) -> None:
+        """The draw that ``next`` told of has been recorded: the next one is another."""
+        self.offset += 1
+
+
+class Generator(torch.Generator):
+    """A stream of random numbers for one xla device: what ``torch.Generator`` is elsewhere, accepted wherever PyTorch takes ``generator=``.
+
+    PyTorch's C++ wants a generator of its own kind, and has none for xla. So this is one of the CPU's, labelled as the device's, by whose
+    identity the operations on the device find the stream. What is for the CPU refuses it in PyTorch's words.
+    """
+
+    _stream: Stream
+
+    def __new__(cls, device: Any = "xla") -> Generator:  # noqa: D102 (the class says it)
+        where = torch.device(device)
+        if where.type != "xla":
+            raise RuntimeError(f"surestep.Generator is for xla devices, not {where}: use torch.Generator({str(where)!r})")
+        from surestep.tensor import devices
+
+        made = super().__new__(cls, "cpu")  # type: ignore[bad-argument-count] (the stub knows __init__ only)
+        _compat.label_generator(made, devices.current() if where.index is None else where.index)
+        made._stream = Stream(secrets.randbits(63))
+        _generators[_compat.generator_identity(made)] = made
+        return made
 
     def manual_seed(self, seed: int) -> Generator:
         """Starts the stream of this seed (any 64-bit integer, as in PyTorch) from its beginning."""
         seed = int(seed)
         if not -(1 << 63) <= seed < 1 << 64:
             raise RuntimeError(f"Overflow when unpacking long: the seed {seed} needs more than 64 bits")
-        self._seed, self._offset = seed & _MASK, 0
+        self._stream.seed, self._stream.offset = seed & _MASK, 0
         return self
 
     def seed(self) -> int:
         """Starts a stream from a random seed; returns the seed."""
-        self.manual_seed(secrets.randbits(63))
-        return self._seed
+        return self.manual_seed(secrets.randbits(63)).initial_seed()
 
     def initial_seed(self) -> int:
         """The seed of the stream, wherever in it the generator is."""
-        return self._seed
+        return self._stream.seed
+
+    def get_offset(self) -> int:
+        """How many operations have drawn since the seed was set."""
+        return self._stream.offset
+
+    def set_offset(self, offset: int) -> Generator:
+        """Goes on as if so many operations had drawn since the seed was set."""
+        if not 0 <= offset <= _MASK:
+            raise RuntimeError(f"a generator's offset is from 0 to 2 ** 64 - 1, not {offset}")
+        self._stream.offset = offset
+        return self
 
     def get_state(self) -> torch.Tensor:
         """A CPU ``uint8`` tensor of 16 bytes: seed and offset."""
-        return torch.tensor(list(self._seed.to_bytes(8, "little") + self._offset.to_bytes(8, "little")), dtype=torch.uint8)
+        words = self._stream.seed, self._stream.offset
+        return torch.tensor([byte for word in words for byte in word.to_bytes(8, "little")], dtype=torch.uint8, device="cpu")
 
-    def set_state(self, state: torch.Tensor) -> Generator:
+    def set_state(self, _new_state: torch.Tensor) -> Generator:
         """Goes on from a state that ``get_state`` gave."""
-        if state.dtype is not torch.uint8 or state.device.type != "cpu" or state.numel() != 16:
-            raise RuntimeError("RNG state must be a torch.ByteTensor of 16 bytes on the CPU, as get_state() gives it")
-        data = bytes(state.tolist())
-        self._seed, self._offset = int.from_bytes(data[:8], "little"), int.from_bytes(data[8:], "little")
+        if _new_state.dtype is not torch.uint8 or _new_state.device.type != "cpu" or _new_state.numel() != 16:
+            raise RuntimeError("RNG state must be a torch.ByteTensor of 16 bytes on the CPU, as get_state() of an xla generator gives it")
+        data = bytes(_new_state.tolist())
+        self._stream.seed, self._stream.offset = int.from_bytes(data[:8], "little"), int.from_bytes(data[8:], "little")
         return self
 
     def clone_state(self) -> Generator:
         """Another generator, at the same place of the same stream."""
         return Generator(self.device).set_state(self.get_state())
 
-    def next(self) -> tuple[int, int, int]:
-        """Who draws, with which seed, at which offset. ``advance`` follows once the draw is recorded."""
-        return self.number, self._seed, self._offset
+    def graphsafe_get_state(self) -> Generator:
+        """Another generator on this one's own stream: where one draws, both go on."""
+        return Generator(self.device).graphsafe_set_state(self)
 
-    def advance(self) -> None:
-        """The draw that ``next`` told of has been recorded: the next one is another."""
-        self._offset += 1
+    def graphsafe_set_state(self, _new_state: torch.Generator) -> Generator:
+        """Draws from another xla generator's own stream from now on."""
+        self._stream = _new_state._stream  # type: ignore[missing-attribute] (a CPU generator has none, and is refused by that)
+        return self
+
+    def __reduce__(self) -> Any:
+        return Generator, (self.device,), self.get_state()
+
+    def __setstate__(self, state: Any) -> None:
+        self.set_state(state)
+
+
+# By the identity of PyTorch's C++ object: an operation is handed another Python object for it.
+_generators: WeakValueDictionary[int, Generator] = WeakValueDictionary()
 
 
 class _Once:
     """A draw seeded by a CPU generator: the same state of that generator gives the same numbers here."""
 
     def __init__(self, generator: torch.Generator):
-        self._seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+        self.seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator).item())
 
     def next(self) -> tuple[int, int, int]:
-        return -1, self._seed, 0
+        return -1, self.seed, 0
 
     def advance(self) -> None:
         pass
@@ -103,12 +155,15 @@ def seed_all(seed: int) -> None:
         generator.manual_seed(seed)
 
 
-def of(recorder: Any, generator: Any) -> Any:
+def of(recorder: Any, generator: torch.Generator | None) -> Any:
     """Whom a random operation on the recorder's device draws from, by its argument ``generator``: None means the device's own."""
     if generator is None:
-        return default(recorder.device)
-    if isinstance(generator, Generator):
-        return generator
-    if isinstance(generator, torch.Generator) and generator.device.type == "cpu":
+        return default(recorder.device)._stream
+    ours = _generators.get(_compat.generator_identity(generator))
+    if ours is None:
+        if generator.device.type != "cpu":
+            raise RuntimeError(f"Expected an 'xla' or 'cpu' device type for generator but found '{generator.device.type}'")
         return _Once(generator)
-    raise RuntimeError(f"Expected a generator for the xla device or the CPU but found {generator!r}")
+    if ours.device.index != recorder.device:
+        raise RuntimeError(f"Expected a generator for xla:{recorder.device} but found one for {ours.device}")
+    return ours._stream

@@ -50,6 +50,8 @@ class Operation:
             if str(argument.type) in _NUMBERS and argument.name not in constants
         }
         self.single = len(schema.returns) == 1 and str(schema.returns[0].type) == "Tensor"
+        # where a generator comes as a positional argument, as a few operations have it
+        self.generator = next((p for p, a in enumerate(schema.arguments) if a.name == "generator" and not a.kwarg_only), None)
         self.lists_in = any(str(argument.type) == "List[Tensor]" and argument.alias_info is not None for argument in schema.arguments)
         self.lists = any(str(result.type).startswith("List") for result in schema.returns)
 

@@ -51,7 +51,10 @@ def handler(operation: Operation) -> Any:
                 raise
         return _on_host(operation, args, kwargs)
 
-    return handle
+    place = operation.generator
+    if place is None:
+        return handle
+    return lambda args, kwargs: handle(args[:place], kwargs | {"generator": args[place]} if len(args) > place else kwargs)
 
 
 def _on_host(operation: Operation, args: tuple, kwargs: dict) -> Any:
