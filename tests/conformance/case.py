@@ -12,6 +12,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 DTYPES = (
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
+    torch.uint16, torch.uint32, torch.uint64,
+    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
 )  # fmt: skip
 # Whose gradients are compared.
 GRADIENTS = {torch.float32, torch.float64, torch.complex64, torch.complex128}
@@ -52,7 +54,14 @@ class Place:
         self.device, self.exact, self.note = device, exact, note
 
     def take(self, value: Any) -> Any:
-        return tree_map(self._leaf, value)
+        made: dict[int, Any] = {}  # a tensor that is there twice is one tensor there, too
+
+        def leaf(value: Any) -> Any:
+            if id(value) not in made:
+                made[id(value)] = self._leaf(value)
+            return made[id(value)]
+
+        return tree_map(leaf, value)
 
     def _leaf(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""The cases of an entry of PyTorch's module database: forward, backward, the state afterwards, in training and in evaluation."""
+"""The cases of an entry of PyTorch's module database: forward, backward and the state afterwards, in training and evaluation; and errors."""
 
 from __future__ import annotations
 
@@ -29,6 +29,23 @@ def cases(info: Any, dtypes: set[torch.dtype], limit: int | None) -> Iterator[Ca
                 for index, given in enumerate(itertools.islice(inputs, limit)):
                     if given.forward_input is not None:
                         yield case(info, dtype, training, index, given)
+    if info.module_error_inputs_func is not None:
+        yield from errors(info)
+
+
+def errors(info: Any) -> Iterator[Case]:
+    torch.manual_seed(0)
+    inputs = info.module_error_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=False, training=True)
+    for index, error in enumerate(inputs):
+        built, forward = error.module_error_input.constructor_input, error.module_error_input.forward_input
+
+        def call(place: Place, built: Any = built, forward: Any = forward) -> dict[str, Any]:
+            args, kwargs = place.take((built.args, built.kwargs))
+            module = info.module_cls(*args, **kwargs).to(place.device)
+            args, kwargs = place.take((forward.args, forward.kwargs)) if forward is not None else ((), {})
+            return {"errors": module(*args, **kwargs)}
+
+        yield Case("errors", "any", f"errors {index}", call, error=error.error_type)
 
 
 def differentiable(info: Any) -> bool:

@@ -1,9 +1,10 @@
-"""The cases of an entry of PyTorch's optimizer database: every option, each implementation, some steps."""
+"""The cases of an entry of PyTorch's optimizer database: every option, each implementation, some steps; and errors."""
 
 from __future__ import annotations
 
 import copy
 import itertools
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,18 +25,38 @@ def cases(info: Any, dtypes: set[torch.dtype], limit: int | None) -> Iterator[Ca
         if dtype not in dtypes or dtype not in KINDS or info.only_supports_sparse_grads:
             continue
         for index, given in enumerate(itertools.islice(inputs, None if limit is None else 4 * limit)):
-            for implementation in ("forloop", *(i for i in info.supported_impls if i == "foreach")):
+            for implementation in ("forloop", *info.supported_impls):
                 yield case(info, dtype, index, given, implementation)
+    yield from errors(info)
+
+
+def errors(info: Any) -> Iterator[Case]:
+    torch.manual_seed(0)
+    for index, error in enumerate(info.optim_error_inputs_func("cpu", torch.float32)):
+        given = error.optimizer_error_input
+
+        def call(place: Place, given: Any = given) -> dict[str, Any]:
+            parameters = given.params if given.params is not None else [torch.nn.Parameter(torch.ones(2, 2))]
+            if callable(parameters):
+                parameters = parameters()
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", UserWarning)
+                optimizer = info.optim_cls(place.take(parameters), **given.kwargs)
+            return {"errors": optimizer.step()}
+
+        yield Case("errors", "any", f"errors {index} {given.desc}", call, error=error.error_type)
 
 
 def case(info: Any, dtype: torch.dtype, index: int, given: Any, implementation: str) -> Case:
-    foreach = {"foreach": implementation == "foreach"} if "foreach" in info.supported_impls else {}
+    chosen = {name: name == implementation for name in ("foreach", "fused", "differentiable") if name in info.supported_impls}
 
     def call(place: Place) -> dict[str, Any]:
-        options = copy.deepcopy(given.kwargs) | foreach
+        options = copy.deepcopy(given.kwargs) | chosen
         if place.device == "cpu":
             options.pop("capturable", None)  # refused there
             options = {k: number(v) for k, v in options.items()}  # tensors as numbers say the same
+        if implementation == "differentiable":
+            return {"steps": differentiated(info.optim_cls, place, dtype, options)}
         return {"steps": steps(info.optim_cls, place, dtype, options, info.step_requires_closure)}
 
     label = f"{short(dtype)} {implementation} {index} {given.desc}"
@@ -78,3 +99,14 @@ def steps(kind: Any, place: Place, dtype: torch.dtype, options: dict[str, Any], 
         if name != "step" and not isinstance(value, (list, dict))
     ]
     return [[p.detach() for p in parameters], state]
+
+
+def differentiated(kind: Any, place: Place, dtype: torch.dtype, options: dict[str, Any]) -> list[Any]:
+    """One step that autograd looks through: the parameter, and the derivatives by what it was and by its gradient."""
+    torch.manual_seed(0)
+    dtype = torch.float64 if place.exact else dtype
+    before, slope = (torch.randn(4, 3).to(dtype).to(place.device).requires_grad_() for _ in range(2))
+    parameter = before.clone()
+    parameter.grad = slope * 2
+    kind([parameter], **options).step()
+    return [parameter.detach(), *torch.autograd.grad(parameter.square().sum(), (before, slope), allow_unused=True)]

@@ -12,7 +12,8 @@ from conformance.exceptions import Fault, allowed, faults, reason, unexplained
 FILE = pathlib.Path("docs/operators.md")
 CODES = {
     "bool": "b", "uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "float16": "f16", "bfloat16": "bf16",
-    "float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128",
+    "float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128", "uint16": "u16", "uint32": "u32", "uint64": "u64",
+    "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2", "float8_e4m3fnuz": "f8e4m3fnuz", "float8_e5m2fnuz": "f8e5m2fnuz",
 }  # fmt: skip
 FORWARD = ("forward", "noncontiguous", "in-place", "out", "steps", "state_dict")
 
@@ -80,15 +81,14 @@ def totals(results: dict[str, dict[str, Any]]) -> list[str]:
 
 def ran_with(found: list[dict[str, Any]]) -> str:
     """Which dtypes were run, each with how many samples at most, in how many entries."""
-    by_limit: dict[str, Counter[str]] = {}
+    by_limit: dict[int | None, Counter[str]] = {}
     for result in found:
-        for options in result.get("ran", ()):
-            dtypes, _, limit = options.partition(" ")
-            by_limit.setdefault(limit, Counter()).update(set(dtypes.split(",")) & result.get("outcomes", {}).keys())
+        for dtype in result.get("outcomes", {}).keys() & result.get("ran", {}).keys():
+            by_limit.setdefault(result["ran"][dtype], Counter())[dtype] += 1
     order = [short(dtype) for dtype in DTYPES]
     said = []
-    for limit, counts in sorted(by_limit.items()):
-        samples = "All samples" if limit == "None" else f"At most {limit} samples a dtype"
+    for limit, counts in sorted(by_limit.items(), key=lambda item: (item[0] is None, item[0])):
+        samples = "All samples" if limit is None else f"At most {limit} samples a dtype"
         listed = ", ".join(f"{CODES[name]} ({counts[name]})" for name in sorted(counts, key=order.index))
         said.append(f"{samples} in these dtypes (entries): {listed}.")
     return " ".join(said)
