@@ -1,4 +1,4 @@
-"""The cases of an entry of PyTorch's module database: forward, backward and the state afterwards, in training and evaluation; and errors."""
+"""The cases of an entry of PyTorch's module database: forward, backward and the state afterwards, in training and evaluation; errors."""
 
 from __future__ import annotations
 
