@@ -90,6 +90,21 @@ def linear(out, x, weight, bias=None):
     return (result if bias is None else result + bias.astype(result.dtype)).astype(out.dtype)
 
 
+def linear_backward(outs, x, grad, weight, mask):
+    """The gradients of the input, the weight and the bias, as far as ``mask`` asks for them."""
+    rows = grad.reshape(-1, *weight.shape[:-1])  # all dimensions of the batch as one
+    results = [None, None, None]
+    if mask[0]:
+        features = tuple(range(1, rows.ndim))
+        result = product(rows, jnp.conj(weight), (features, tuple(range(rows.ndim - 1))))
+        results[0] = result.reshape(x.shape).astype(outs[0].dtype)
+    if mask[1]:
+        results[1] = product(rows, jnp.conj(x.reshape(-1, x.shape[-1])), ((0,), (0,))).astype(outs[1].dtype)
+    if mask[2]:
+        results[2] = rows.astype(opmath(rows.dtype)).sum(0).astype(outs[2].dtype)
+    return results
+
+
 def int_mm(out, x, y):
     return lax.dot_general(x, y, (((1,), (0,)), ((), ())), preferred_element_type=np.dtype(np.int32))
 
@@ -120,6 +135,7 @@ TABLE = {
     "addr.default": lowering(addr),
     "_addmm_activation.default": lowering(addmm_activation),
     "linear.default": lowering(linear),
+    "linear_backward.default": lowering(linear_backward),
     "_int_mm.default": lowering(int_mm),
     "_trilinear.default": lowering(trilinear),
 }

@@ -12,7 +12,7 @@ import torch
 
 from surestep import _compat
 from surestep.observe.events import Cause
-from surestep.tensor import copies, host, indexing, lists, metadata, normalization, record, rrelu, scaling, solving, views
+from surestep.tensor import copies, host, indexing, linear, lists, metadata, normalization, record, rrelu, scaling, solving, views
 from surestep.tensor.infer import on_meta
 from surestep.tensor.operation import Operation
 from surestep.tensor.xla_tensor import XlaTensor
@@ -30,6 +30,7 @@ _OWN: dict[Any, Any] = {
     _aten._local_scalar_dense.default: host.item,
     _aten.equal.default: host.equal,
     _aten.detach.default: views.detach,
+    _aten.linear.default: linear.linear,
     _aten.alias.default: views.detach,
     _aten._unsafe_view.default: views.handler(_aten.view.default),  # `kron(out=)` writes through it
     _aten.rrelu_with_noise.default: lambda args, kwargs: rrelu.rrelu_with_noise(*args, **kwargs),

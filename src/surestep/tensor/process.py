@@ -89,8 +89,9 @@ def first_use() -> None:
     # don't use it
     warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
     interrupts.postpone(_in_an_operation)
-    from surestep.tensor import autocast
+    from surestep.tensor import autocast, linear
 
+    _kept.extend(linear.register())
     _kept.extend(autocast.register())  # some 30 ms, which an import need not take
     for action in _first_use:
         action()
