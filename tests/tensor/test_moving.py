@@ -124,13 +124,3 @@ def test_a_conversion_on_the_device_keeps_parameters_hooks_and_ties():
     assert loss is not None and model.embedding.weight is model.head.weight is parameter and parameter.dtype is torch.float64
     model(torch.tensor([1], device="xla")).sum().backward()
     assert fired == [torch.float64]
-
-
-@pytest.mark.filterwarnings("ignore:surestep")  # packing runs on the host
-def test_packed_sequences():
-    from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-
-    packed = pack_padded_sequence(torch.ones(2, 3, 4, device="xla"), torch.tensor([3, 2]), batch_first=True)
-    out, _ = nn.GRU(4, 5, batch_first=True, device="xla")(packed)
-    padded, lengths = pad_packed_sequence(out, batch_first=True)
-    assert padded.shape == (2, 3, 5) and lengths.tolist() == [3, 2] and padded.device.type == "xla"

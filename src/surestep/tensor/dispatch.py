@@ -12,7 +12,7 @@ import torch
 
 from surestep import _compat
 from surestep.observe.events import Cause
-from surestep.tensor import copies, host, indexing, linear, lists, metadata, normalization, record, rrelu, scaling, solving, views
+from surestep.tensor import copies, host, indexing, linear, lists, metadata, normalization, packing, record, rrelu, scaling, solving, update, views
 from surestep.tensor.infer import on_meta
 from surestep.tensor.operation import Operation
 from surestep.tensor.xla_tensor import XlaTensor
@@ -31,6 +31,7 @@ _OWN: dict[Any, Any] = {
     _aten.equal.default: host.equal,
     _aten.detach.default: views.detach,
     _aten.linear.default: linear.linear,
+    _aten.zeros_like.default: update.zeros_like,
     _aten.alias.default: views.detach,
     _aten._unsafe_view.default: views.handler(_aten.view.default),  # `kron(out=)` writes through it
     _aten.rrelu_with_noise.default: lambda args, kwargs: rrelu.rrelu_with_noise(*args, **kwargs),
@@ -66,6 +67,7 @@ _OWN: dict[Any, Any] = {
     _aten._linalg_slogdet.default: solving.slogdet,
     _aten._linalg_solve_ex.default: solving.solve_ex,
     _aten.cholesky.default: solving.cholesky,
+    _aten._pack_padded_sequence.default: lambda args, kwargs: packing.pack_padded_sequence(*args, **kwargs),
     _aten.linalg_pinv.atol_rtol_tensor: lambda args, kwargs: solving.pinv(*args, **kwargs),
     _aten.polygamma_.default: lambda args, kwargs: torch.polygamma(args[1], args[0], out=args[0]),  # (n, x) where it is functional
     _aten.native_batch_norm.default: normalization.batch_norm,

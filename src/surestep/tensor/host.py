@@ -178,15 +178,11 @@ def _on_cpu(func: Any, args: tuple, kwargs: dict, cause: Cause) -> Any:
                 _write_back(argument, kwargs[argument.name], made, copy_, resize)
 
     def up(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or (func in _RESULTS_STAY and value.dtype is torch.int64):
+        if not isinstance(value, torch.Tensor):
             return value
         return ours[id(value)] if id(value) in ours else upload(value, device)
 
     return tree_map(up, result)
-
-
-# Of these, the integers stay on the CPU, where PyTorch wants the sizes of packed sequences.
-_RESULTS_STAY = {_aten._pack_padded_sequence.default}
 
 
 def _write_back(argument: Any, value: Any, made: dict, copy_: Any, resize: Any) -> None:
