@@ -6,7 +6,6 @@ from unittest import mock
 
 import torch
 
-from surestep import _compat
 from surestep.tensor import dispatch
 from surestep.tensor.operation import Operation
 
