@@ -45,6 +45,16 @@ CASES = {
     "upsample_bicubic2d.default upsample_bicubic2d_backward.default": lambda: resized("upsample_bicubic2d", (7, 6), SIZES_2D, True),
     "upsample_linear1d.default upsample_linear1d_backward.default long": lambda: resized("upsample_linear1d", (1500,), ((3000,),), False),
 }
+BYTES = {
+    f"{name}.default {'aligned' if aligned else 'bytes'} {channels}": lambda name=name, aligned=aligned, channels=channels: [
+        getattr(aten, name)(torch.randint(0, 256, (2, channels, 9, 7), dtype=torch.uint8), list(size), aligned)
+        for size in ((20, 18), (4, 3), (9, 12), (5, 7), (1, 2))
+    ]
+    for name in ("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa")
+    for aligned in (False, True)
+    for channels in (3, 5)
+}
+CASES |= BYTES
 FAMILY = Family("interpolation", ops=OPS, cases=CASES)
 
 

@@ -85,7 +85,7 @@ def _antialiased_taps(size, out_size, align_corners, scale, dtype, *, kernel, re
     start = np.maximum((center - support + dtype.type(0.5)).astype(np.int64), 0)
     count = np.minimum((center + support + dtype.type(0.5)).astype(np.int64), size) - start
     k = np.arange(max(int(count.max()), 1))[:, None]
-    weight = kernel(((k + start).astype(dtype) - center + dtype.type(0.5)) / stretch) * (k < count)
+    weight = kernel(((k + start).astype(dtype) - center + dtype.type(0.5)) * (1 / stretch)) * (k < count)
     total = weight.sum(0)
     return Taps(np.minimum(start + k, size - 1), (weight / np.where(total == 0, 1, total)).astype(dtype))
 
@@ -106,6 +106,19 @@ def _resized_along(x, axis, taps):
         return jnp.take(x, taps.index[0], axis)
     terms = [jnp.take(x, index, axis) * along(weight, axis, x.ndim) for index, weight in zip(taps.index, taps.weight, strict=True)]
     return functools.reduce(jnp.add, terms)
+
+
+def _resized_bytes_along(x, axis, taps):
+    """As PyTorch resizes images of bytes: integers, with weights of sixteen bits and as many of them behind the point as there is room."""
+    index, weight = taps.index, taps.weight.copy()
+    for k in range(1, len(index)):  # taps that meet at the border are one
+        meet = index[k] == index[k - 1]
+        weight[k] += np.where(meet, weight[k - 1], 0)
+        weight[k - 1][meet] = 0
+    bits = next(b for b in range(23) if b == 22 or int(0.5 + weight.max() * (1 << (b + 1))) >= 1 << 15)
+    whole = np.trunc(weight * (1 << bits) + np.copysign(0.5, weight)).astype(np.int32)
+    total = _resized_along(x.astype(np.int32), axis, Taps(index, whole)) + (1 << bits >> 1)
+    return jnp.clip(total >> bits, 0, 255)
 
 
 def _spread_along(grad, axis, taps, size):
@@ -135,15 +148,16 @@ def upsampling(taps: Callable[..., Taps], rank: int, aligned: bool):
         return [(first + i, taps(shape[first + i], out_shape[first + i], align_corners, scales[i], dtype)) for i in range(rank)]
 
     def forward(out, x, _output_size, *options):
-        floating = jnp.issubdtype(x.dtype, np.floating)
-        dtype = opmath(x.dtype) if floating else np.dtype(np.float32)
+        if x.dtype == np.uint8 and not exact:
+            for axis, t in axes(x.shape, out.shape, options, np.dtype(np.float64))[::-1]:
+                x = _resized_bytes_along(x, axis, t) if x.shape[axis] != out.shape[axis] else x
+            return x.astype(out.dtype)
+        dtype = opmath(x.dtype)
         resized = x if exact else x.astype(dtype)
         each = axes(x.shape, out.shape, options, dtype)
         # whole rows are repeated faster than elements: the small image gets its elements repeated first
-        for axis, t in each if floating and not exact else each[::-1]:
+        for axis, t in each[::-1] if exact else each:
             resized = _resized_along(resized, axis, t)
-            if not floating and not exact:  # images of bytes, which PyTorch rounds after each dimension
-                resized = jnp.clip(jnp.round(resized), 0, 255)
         return resized.astype(out.dtype)
 
     def backward(out, grad, _output_size, _input_size, *options):
