@@ -67,4 +67,4 @@ def __dir__() -> list[str]:
 
 _process.register()
 # The loop's hooks on optimizers are set when the device is first used, whatever was imported until then.
-_process.at_first_use(lambda: importlib.import_module("surestep.loop.boundaries"))
+_process.at_first_use(lambda: [importlib.import_module(f"surestep.loop.{name}") for name in ("boundaries", "updates")])

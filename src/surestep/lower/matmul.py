@@ -93,7 +93,7 @@ def linear(out, x, weight, bias=None):
 def linear_backward(outs, x, grad, weight, mask):
     """The gradients of the input, the weight and the bias, as far as ``mask`` asks for them."""
     rows = grad.reshape(-1, *weight.shape[:-1])  # all dimensions of the batch as one
-    results = [None, None, None]
+    results: list = [None, None, None]
     if mask[0]:
         features = tuple(range(1, rows.ndim))
         result = product(rows, jnp.conj(weight), (features, tuple(range(rows.ndim - 1))))

@@ -38,6 +38,8 @@ FAMILIES = (
     "linalg",
     "complex",
     "fft",
+    # not PyTorch's: what optimizers do
+    "update",
 )
 
 

@@ -12,7 +12,22 @@ import torch
 
 from surestep import _compat
 from surestep.observe.events import Cause
-from surestep.tensor import copies, host, indexing, linear, lists, metadata, normalization, packing, record, rrelu, scaling, solving, update, views
+from surestep.tensor import (
+    copies,
+    host,
+    indexing,
+    linear,
+    lists,
+    metadata,
+    normalization,
+    packing,
+    record,
+    rrelu,
+    scaling,
+    solving,
+    update,
+    views,
+)
 from surestep.tensor.infer import on_meta
 from surestep.tensor.operation import Operation
 from surestep.tensor.xla_tensor import XlaTensor

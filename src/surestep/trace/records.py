@@ -33,7 +33,7 @@ class Seed(NamedTuple):
 class Call(NamedTuple):
     """An ATen operation. ``arguments`` hold Refs, lifted marks, HostScalars and constants, nested in lists."""
 
-    operation: torch._ops.OpOverload
+    operation: torch._ops.OpOverload | str
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     outputs: tuple[Layout | None, ...]  # flat; None where PyTorch returns no tensor

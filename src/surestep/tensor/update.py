@@ -1,0 +1,132 @@
+"""An optimizer's update of many tensors, recorded as one operation.
+
+It doesn't pass PyTorch's dispatcher: nobody but the optimizer sees it, and a list of hundreds of tensors would take longer there than here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from surestep.execute import transfer
+from surestep.execute.interrupts import Held
+from surestep.tensor import record
+from surestep.tensor.operation import Operation
+from surestep.tensor.xla_tensor import XlaTensor, alias, fresh
+from surestep.trace.layout import Layout, layout
+from surestep.trace.operands import LIFTED_FLOAT, LIST, Mark, Ref, ref
+from surestep.trace.recorder import LOCK, Recorder
+from surestep.trace.records import Call
+from surestep.trace.storage import Storage
+
+_marks: dict[str, Mark] = {}
+
+
+def update(
+    name: str,
+    flags: list[str],
+    numbers: tuple[float, ...],
+    steps: Sequence[XlaTensor],
+    params: Sequence[XlaTensor],
+    grads: Sequence[XlaTensor],
+    states: Sequence[Sequence[XlaTensor]],
+) -> None:
+    """Records the update of ``lower.update``'s rule ``name``: writes ``steps``, ``params`` and ``states``, all on one device.
+
+    The numbers are inputs of the program from the start, as what they are for is to be changed by a schedule.
+    """
+    with LOCK:
+        recorder: Recorder = params[0]._storage.trace
+        if recorder.count >= recorder.limit:
+            recorder.check_limit()
+        lists = (steps, params, grads, *states)
+        try:
+            key: list[Any] = [_marks.get(name) or _marks.setdefault(name, Mark(name)), *flags]
+            for tensors in lists:
+                key.append(LIST)
+                for tensor in tensors:
+                    storage = tensor._storage
+                    if tensor._layout is storage.layout and storage.serial == recorder.serial:
+                        key.append(storage.ref)
+                    else:
+                        key.append(record.value_of(recorder, tensor))
+            exact = tuple(key)
+            edge = recorder.place.edges.get(exact)
+            if edge is None:
+                edge = recorder.exact(exact, lambda: (_call(recorder, name, flags, len(numbers), lists), None))
+            recorder.floats.extend(numbers)
+            index = recorder.take(edge)
+        except BaseException:
+            recorder.repair()
+            raise
+        with Held():  # all of it is written, or nothing
+            for tensors in (steps, params, *states):
+                for tensor in tensors:
+                    record.write(recorder, tensor, ref(index))
+                    index += 1
+        torch.autograd.graph.increment_version(params)
+
+
+def _call(recorder: Recorder, name: str, flags: list[str], numbers: int, lists: tuple) -> Call:
+    from surestep.lower.body import body  # JAX is imported when it is first needed
+
+    figures: dict[Ref, tuple] = {}
+
+    def noted(tensor: XlaTensor) -> Ref:
+        value = record.value_of(recorder, tensor)
+        figures[value] = (tensor._layout.sizes, tensor._layout.dtype)
+        return value
+
+    arguments = (flags, [LIFTED_FLOAT] * numbers, *([noted(tensor) for tensor in tensors] for tensors in lists))
+    steps, params, _grads, *states = lists
+    outputs = tuple(record._dense(tensor._layout.sizes, tensor._layout.dtype) for tensors in (steps, params, *states) for tensor in tensors)
+    operation = f"update::{name}"
+    traced = body(operation, arguments, {}, figures, outputs, single=False, cast=False)
+    return Call(operation, arguments, {}, outputs, False, False, None, traced, len(outputs))
+
+
+# The optimizer whose step() is running: what it makes is made at once.
+stepping: list[torch.optim.Optimizer] = []
+_recorded_zeros = record.handler(Operation(torch.ops.aten.zeros_like.default))
+
+
+def zeros_like(args: tuple, kwargs: dict) -> Any:
+    """``torch.zeros_like``. An optimizer's first step makes its state by it, the later ones find the state there: so that all of them are
+    one program, zeros made there are not recorded, but sent.
+    """
+    like = args[0]
+    if stepping and type(like) is XlaTensor and like._layout.dense and not like._layout.offset and kwargs.get("dtype") is None:
+        return fresh(_zeros(like._storage.trace, like._layout))
+    return _recorded_zeros(args, kwargs)
+
+
+def _zeros(recorder: Recorder, wanted: Layout) -> Storage:
+    return Storage(recorder, wanted, transfer.to_device(torch.zeros(wanted.sizes, dtype=wanted.dtype), recorder.device))
+
+
+def zeros(like: XlaTensor) -> XlaTensor:
+    """A new tensor of zeros that lies as another does, on the device already."""
+    view = like._layout
+    dense = view if view.dense and not view.offset else record._dense(view.sizes, view.dtype)
+    return fresh(_zeros(like._storage.trace, dense))
+
+
+def packed(numbers: Sequence[torch.Tensor], recorder: Recorder) -> list[torch.Tensor]:
+    """Numbers of the host (0-dim CPU tensors of one dtype) as elements of one vector on the device."""
+    values = torch.stack(list(numbers))
+    whole = fresh(Storage(recorder, layout((len(numbers),), (1,), 0, values.dtype), transfer.to_device(values, recorder.device)))
+    return [alias(whole._storage, layout((), (), position, values.dtype), whole) for position in range(len(numbers))]
+
+
+def as_vector(elements: Sequence[XlaTensor]) -> XlaTensor | None:
+    """The vector whose elements these are, all of them and in order; else None."""
+    storage = elements[0]._storage
+    whole = storage.layout
+    if whole.numel != len(elements) or len(whole.sizes) != 1 or whole.strides[0] != 1:
+        return None
+    for position, element in enumerate(elements):
+        if element._storage is not storage or element._layout.offset != position or element._layout.dtype is not whole.dtype:
+            return None
+    return fresh(storage)
