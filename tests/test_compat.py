@@ -40,6 +40,15 @@ def test_the_guard_counts_one_device_only():
     assert [name for name in dir(torch._C._acc.DeviceGuard) if not name.startswith("_")] == ["type_"]
 
 
+def test_it_is_known_when_pytorch_asks_the_guard():
+    """PyTorch looks `type_` up, runs signal handlers, and calls what it found, where nothing can be thrown."""
+    guard = _compat._Guard()
+    assert not _compat.guard_is_asked()
+    answer = guard.type_
+    assert _compat.guard_is_asked()
+    assert answer() is torch._C._autograd.DeviceType.XLA and not _compat.guard_is_asked()
+
+
 def test_manual_seed_does_not_know_xla():
     """When PyTorch seeds every registered device module, `torch.privateuseone` need not listen for us."""
     import inspect

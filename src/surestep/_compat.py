@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -29,10 +30,22 @@ register_device_module: Callable[[str, Any], None] = torch._register_device_modu
 _CPU_DEVICE, _XLA_SLOT, _PRIVATEUSE1_SLOT, _SLOTS = 0, 9, 20, 24  # c10::DeviceType, and COMPILE_TIME_MAX_DEVICE_TYPES
 
 
+# PyTorch asks the guard for its type for each node of a graph, in C++ that can't throw: the process ends if a signal's handler raises
+# there. It looks `type_` up, which marks the dictionary; then comes the one place at which handlers are run (pybind11 makes a `str`); then
+# it calls what it found, which takes the mark away. Nothing of this is Python, in which handlers would be run too: a missing key makes an
+# entry, and an endless iterator answers, after it has cleared the dictionary.
+_asked: defaultdict[Any, Any] = defaultdict()
+_answer = map({None: torch._C._autograd.DeviceType.XLA}.__getitem__, iter(_asked.clear, "never")).__next__
+_asked.default_factory = itertools.repeat(_answer).__next__
+
+
 class _Guard(torch._C._acc.DeviceGuard):
-    # PyTorch asks for the type for each node of a graph, in C++ that can't throw: an interrupt inside a Python function here would end the
-    # process. So it is none, but an endless iterator's own `next` (which pyrefly, rightly, doesn't hold for a method).
-    type_ = itertools.repeat(torch._C._autograd.DeviceType.XLA).__next__  # type: ignore[bad-override]
+    type_ = property(_asked.__getitem__)  # type: ignore[bad-override] (a method there)
+
+
+def guard_is_asked() -> bool:
+    """Whether PyTorch's C++ is asking the device guard just now: no exception may reach it."""
+    return bool(_asked)
 
 
 def register_device_guard() -> Any:

@@ -46,6 +46,83 @@ def test_held_signals_arrive_at_the_end_of_the_block():
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_of_two_held_signals_the_second_is_not_lost_to_the_firsts_exception():
+    arrived = []
+
+    def raising(number, frame):
+        raise InterruptedError(number)
+
+    before = signal.signal(signal.SIGUSR1, raising), signal.signal(signal.SIGUSR2, lambda number, frame: arrived.append(number))
+    try:
+        for _ in range(2):  # the handlers are still in place the second time
+            arrived.clear()
+            with pytest.raises(InterruptedError), Held():
+                os.kill(os.getpid(), signal.SIGUSR1)
+                os.kill(os.getpid(), signal.SIGUSR2)
+                time.sleep(0.01)
+                assert arrived == []
+            time.sleep(0.01)
+            assert arrived == [signal.SIGUSR2]
+    finally:
+        signal.signal(signal.SIGUSR1, before[0])
+        signal.signal(signal.SIGUSR2, before[1])
+
+
+STORM = """
+import os, signal, time, torch, surestep
+
+armed = over = False
+
+def interrupt(number, frame):  # one exception for each time that the loop is ready for it
+    global armed
+    if armed:
+        armed = False
+        raise KeyboardInterrupt
+
+def end(number, frame):
+    global over
+    over = True
+
+signal.signal(signal.SIGINT, interrupt)
+signal.signal(signal.SIGUSR1, end)
+model = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(3)]).to("xla")
+optimizer, x = torch.optim.SGD(model.parameters(), 1e-3), torch.ones(8, 32).to("xla")
+
+def step():
+    with surestep.step():
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+for _ in range(4):
+    step()
+process = os.getpid()
+if os.fork() == 0:
+    for _ in range(600):
+        time.sleep(0.004)
+        os.kill(process, signal.SIGINT)
+    os.kill(process, signal.SIGUSR1)
+    os._exit(0)
+caught = 0
+while not over:
+    try:
+        torch.set_grad_enabled(True)  # PyTorch's own optimizers can leave it off when they are interrupted
+        armed = True
+        while not over:
+            step()
+    except KeyboardInterrupt:
+        caught += 1
+armed = False
+assert caught > 50 and model[0].weight.isfinite().all().item()
+print("ok")
+"""
+
+
+def test_a_storm_of_interrupts_ends_no_process():
+    done = subprocess.run([sys.executable, "-c", STORM], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr[-3000:]
+
+
 def test_work_apart_gives_its_result_and_raises_its_exception():
     assert apart(threading.current_thread).name.startswith("surestep compiler")
     with pytest.raises(ZeroDivisionError):

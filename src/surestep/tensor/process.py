@@ -100,6 +100,8 @@ def first_use() -> None:
 def _in_an_operation(frame: FrameType | None) -> bool:
     from surestep.tensor.xla_tensor import XlaTensor
 
+    if _compat.guard_is_asked():
+        return True
     dispatch = XlaTensor.__torch_dispatch__.__func__.__code__  # type: ignore[attr-defined]  # a classmethod's function
     while frame is not None:
         # PyTorch's C++ calls its own Python too, on the way to ours, to look the operation up: the process ends if that raises.
