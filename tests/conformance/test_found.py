@@ -166,3 +166,28 @@ def test_an_empty_out_tensor_of_lu_grows():
 def test_an_empty_index_of_another_rank_gathers_nothing(metrics):
     same(lambda x, i: torch.gather(x, 0, i), torch.arange(5.0), torch.empty(2, 0, dtype=torch.int64))
     assert not metrics().fallbacks
+
+
+@pytest.mark.parametrize("value", [1e30, -(2**40), float("inf"), float("nan")])
+def test_a_number_that_the_dtype_cannot_hold_is_refused(value):
+    """Also after one that it can hold."""
+    mask = torch.tensor([True, False])
+    for dtype in (torch.int32, torch.uint8):
+        x = torch.zeros(2, dtype=dtype)
+        for call in (lambda x, m, v: torch.masked_fill(x, m, v), lambda x, m, v: x.fill_(v), lambda x, m, v: torch.full_like(x, v)):
+            same(call, x, mask, 1)
+            try:
+                call(x.clone(), mask, value)
+            except RuntimeError as theirs:
+                with pytest.raises(RuntimeError, match=str(theirs)):
+                    call(x.to("xla"), mask.to("xla"), value)
+            else:
+                same(call, x, mask, value)
+
+
+@pytest.mark.filterwarnings("ignore:.*cuts the step")
+def test_an_out_tensor_that_overlaps_an_operand_is_refused():
+    x, mask = torch.arange(3.0).to("xla"), torch.tensor([True, False, True]).to("xla")
+    for target in (x, torch.zeros(1, device="xla").expand(3)):
+        with pytest.raises(RuntimeError, match="single memory location"):
+            torch.masked_select(x, mask, out=target)

@@ -28,7 +28,7 @@ from surestep.tensor import (
     update,
     views,
 )
-from surestep.tensor.infer import on_meta
+from surestep.tensor.infer import check, on_meta
 from surestep.tensor.operation import Operation
 from surestep.tensor.xla_tensor import XlaTensor
 
@@ -162,6 +162,7 @@ def _through_functional(func: Any, functional: Any) -> Any:
     operation = Operation(func)
 
     def run(args: tuple, kwargs: dict) -> Any:
+        check(func, args, kwargs)
         given = {name: value for name, value in kwargs.items() if name not in operation.outs}
         result = functional(*args, **given)
         targets = [kwargs[t] if type(t) is str else args[t] for t in operation.targets]

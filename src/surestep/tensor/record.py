@@ -14,9 +14,11 @@ import torch
 from surestep.lower.table import NotLowered
 from surestep.observe.events import Cause
 from surestep.tensor import generator as generators
+from surestep.tensor import mixed
 from surestep.tensor.devices import recorder as recorder_for
 from surestep.tensor.devices import started
 from surestep.tensor.infer import on_meta
+from surestep.tensor.mixed import Mixed
 from surestep.tensor.operation import FACTORY, NOT_LOWERED, Operation, name_of
 from surestep.tensor.xla_tensor import XlaTensor, fresh, put_back_hooks
 from surestep.trace.layout import Layout, flat, layout, of_tensor
@@ -47,6 +49,8 @@ def handler(operation: Operation) -> Any:
             with LOCK:
                 for recorder in started():
                     recorder.repair()
+            if type(error) is Mixed:
+                raise mixed.error(operation.overload, args, kwargs) from None
             if type(error) is not NotLowered:
                 raise
         return _on_host(operation, args, kwargs)
@@ -60,9 +64,9 @@ def handler(operation: Operation) -> Any:
 def _on_host(operation: Operation, args: tuple, kwargs: dict) -> Any:
     """The lowering refused these operands. If PyTorch refuses them too, its error is the user's; else the host serves."""
     from surestep.tensor import host
-    from surestep.tensor.infer import as_on_cpu
+    from surestep.tensor.on_cpu import ask_cpu
 
-    as_on_cpu(operation.overload, args, kwargs, kernels_too=True)
+    ask_cpu(operation.overload, args, kwargs, kernels_too=True)
     dynamic = torch.Tag.dynamic_output_shape in operation.overload.tags
     return host.fallback(operation.overload, Cause.SHAPE if dynamic else Cause.FALLBACK)(args, kwargs)
 
@@ -105,7 +109,7 @@ def record_write(operation: Operation, args: tuple, kwargs: dict) -> Any:
         edge, index = _recorded(operation, recorder, args, kwargs)
         if operation.in_place:  # the common case: `self` is written, and lies as before
             if type(first) is not XlaTensor:
-                raise _mixed(recorder, first.device)
+                raise Mixed
             write(recorder, first, ref(index))
             return first
         targets = [kwargs[t] if type(t) is str else args[t] for t in operation.targets]
@@ -113,7 +117,7 @@ def record_write(operation: Operation, args: tuple, kwargs: dict) -> Any:
             if wanted is None or target is None:
                 continue
             if type(target) is not XlaTensor:
-                raise _mixed(recorder, target.device)
+                raise Mixed
             if operation.outs and target._layout.sizes != wanted.sizes:
                 from surestep.tensor.metadata import resize_out
 
@@ -173,7 +177,7 @@ def _recorded(operation: Operation, recorder: Recorder, args: tuple, kwargs: dic
         if kind is XlaTensor:
             storage = a._storage
             if storage.trace is not recorder:
-                raise _mixed(recorder, a.device)
+                raise Mixed
             if a._layout is storage.layout:
                 if storage.hooks is not None:
                     put_back_hooks(a)
@@ -193,8 +197,8 @@ def _recorded(operation: Operation, recorder: Recorder, args: tuple, kwargs: dic
             key.append(KEYWORD)
             key.append(name)
             if name in outs:
-                if a._storage.trace is not recorder:
-                    raise _mixed(recorder, a.device)
+                if type(a) is not XlaTensor or a._storage.trace is not recorder:
+                    raise Mixed
                 key.append(a._layout)
             else:
                 _add(recorder, key, host, a)
@@ -223,7 +227,7 @@ def _add(recorder: Recorder, key: list[Any], host: list[Any], a: Any) -> None:
     kind = type(a)
     if kind is XlaTensor:
         if a._storage.trace is not recorder:
-            raise _mixed(recorder, a.device)
+            raise Mixed
         key.append(value_of(recorder, a))
     elif kind is list or kind is tuple:
         key.append(LIST)
@@ -232,7 +236,7 @@ def _add(recorder: Recorder, key: list[Any], host: list[Any], a: Any) -> None:
             _add(recorder, key, host, item)
     elif isinstance(a, torch.Tensor):
         if a.device.type != "cpu" or a.ndim:
-            raise _mixed(recorder, a.device)
+            raise Mixed
         key.append(HostScalar.of(a.dtype))
         number = a.item()
         host.extend(
@@ -240,13 +244,6 @@ def _add(recorder: Recorder, key: list[Any], host: list[Any], a: Any) -> None:
         )
     else:
         add_constant(key, a)
-
-
-def _mixed(recorder: Recorder, other: torch.device) -> RuntimeError:
-    return RuntimeError(
-        f"Expected all tensors to be on the same device, but found at least two devices, xla:{recorder.device} and {other}! "
-        f"Move one of them with .to()."
-    )
 
 
 def _missing(operation: Operation, recorder: Recorder, exact: tuple, args: tuple, kwargs: dict, host: bool, draw: Any) -> Any:
