@@ -27,9 +27,37 @@ MISTAKES = {
     "no such device": (lambda x: x.to("xla:7"), RuntimeError, "invalid device ordinal"),
     "dtype without a kernel": (lambda x: torch.bitwise_and(x, x), RuntimeError, "not implemented"),
     "loss": (lambda x: torch.nn.functional.mse_loss(x, torch.ones(3, device="xla")), RuntimeError, "must match"),
-    "writing to the other device": (lambda x: torch.ones(()).add_(x.sum()), RuntimeError, "found at least two devices"),
+    "writing to the other device": (lambda x: torch.ones(()).add_(x.sum()), RuntimeError, "argument self is on cpu"),
     "autograd": (lambda x: x.requires_grad_().add_(1), RuntimeError, "leaf Variable that requires grad"),
 }
+
+
+MIXED = {
+    "operand": (lambda x, c: torch.add(c, x), "aten.add.Tensor: argument self"),
+    "product": (lambda x, c: torch.addmm(x, x, c), "aten.addmm.default: argument mat2"),
+    "in a list": (lambda x, c: torch.cat([x, c]), r"aten.cat.default: argument tensors\[1\]"),
+    "in place": (lambda x, c: c.add_(x), "aten.add_.Tensor: argument self"),
+    "out": (lambda x, c: torch.add(x, x, out=c), "aten.add.out: argument out"),
+    "values": (lambda x, c: x.index_put_((torch.tensor([0]),), c[0]), "aten.index_put_.default: argument values"),
+    "on the host": (lambda x, c: torch.histogram(x, c[0]), "aten.histogram.bins_tensor: argument bins"),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_operands_on_two_devices_are_told_by_operation_and_argument(name):
+    mistake, place = MIXED[name]
+    with pytest.raises(
+        RuntimeError, match=rf"^Expected all tensors to be on the same device, .* xla:0 and cpu! {place} is on cpu, .*xla:0'"
+    ):
+        mistake(torch.ones(3, 3, device="xla"), torch.ones(3, 3))
+
+
+@pytest.mark.filterwarnings("ignore:surestep. aten._p")
+def test_what_pytorch_takes_from_the_cpu_is_taken():
+    x = torch.ones(3, 3, device="xla")
+    assert (x + torch.tensor(1.0)).sum().item() == 18
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x[..., None], torch.tensor([3, 2, 1]))
+    assert torch.nn.utils.rnn.pad_packed_sequence(packed)[0].sum().item() == 6
 
 
 @pytest.mark.parametrize("name", MISTAKES)

@@ -15,6 +15,7 @@ from surestep import _compat
 from surestep.execute import transfer
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
+from surestep.tensor import mixed
 from surestep.tensor.xla_tensor import XlaTensor
 from surestep.trace.layout import Layout, memory_order
 from surestep.trace.recorder import LOCK
@@ -123,6 +124,7 @@ def fallback(func: torch._ops.OpOverload, cause: Cause = Cause.FALLBACK) -> Any:
     def run(args: tuple, kwargs: dict) -> Any:
         if not any(isinstance(leaf, XlaTensor) for leaf in tree_leaves((args, kwargs))):
             return _on_cpu(func, args, kwargs, cause)  # a constant, such as `hamming_window`: nothing is read, nothing is cut
+        mixed.check(func, args, kwargs)
         line = frames.user_line()
         if cause is Cause.FALLBACK and os.environ.get("SURESTEP_FALLBACK") == "error":
             raise FallbackError(

@@ -40,9 +40,7 @@ def _put(recorded: Any, args: tuple) -> XlaTensor:
     accumulate = bool(rest and rest[0])
     if not isinstance(values, XlaTensor):
         if values.ndim:
-            raise RuntimeError(
-                f"Expected all tensors to be on the same device, but found at least two devices, {tensor.device} and {values.device}!"
-            )
+            return recorded((tensor, [], values), {})  # refuses the values
         values = upload(values, tensor.device)
     only_mask = len(indices) == 1 and _is_mask(indices[0])
     if only_mask and values.numel() == 1 and not accumulate:
