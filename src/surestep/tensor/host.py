@@ -71,6 +71,7 @@ def to_cpu(tensor: XlaTensor, cause: Cause = Cause.VALUE) -> torch.Tensor:
         else whole.reshape(-1)
     )
     if view.dtype is not storage.layout.dtype:
+        flat = flat.as_strided(flat.shape, (1,))  # of a single element NumPy may say any stride, which `view` refuses
         flat = flat[: flat.numel() * flat.element_size() // view.dtype.itemsize * view.dtype.itemsize // flat.element_size()].view(
             view.dtype
         )
