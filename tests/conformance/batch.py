@@ -117,7 +117,11 @@ def settle(ran: Ran, tally: Tally) -> None:
         return
 
     def exactly() -> Any:
-        result = attempt(case, Place(exact=True))
+        torch.set_default_dtype(torch.float64)  # what integers become
+        try:
+            result = attempt(case, Place(exact=True))
+        finally:
+            torch.set_default_dtype(torch.float32)
         return None if isinstance(result, Exception) else result
 
     for way in case.ways:

@@ -105,11 +105,11 @@ def _zeta(order, x):
     return jnp.where(order > 1, result, jnp.where(order == 1, jnp.inf, jnp.nan))
 
 
-def _trigamma(x):
-    """By reflection left of 1/2, where the series of the zeta function doesn't hold."""
+def _trigamma(x, dtype):
+    """By reflection left of 1/2, where the series of the zeta function doesn't hold; at a pole, pi's digits in ``dtype`` are the result."""
     left = x < 0.5
     there = special.zeta(cast(2, x.dtype), jnp.where(left, 1 - x, x))
-    sine = jnp.sin(x * cast(np.pi, x.dtype))
+    sine = jnp.sin(cast(cast(x, dtype) * cast(np.pi, dtype), x.dtype))
     return jnp.where(left, cast(np.pi**2, x.dtype) / (sine * sine) - there, there)
 
 
@@ -118,7 +118,7 @@ def polygamma(out, n, x):
         return unary(_digamma)(out, x)
     x = cast(x, np.dtype(np.float64))  # large factors and steep powers: float32 would lose digits in each
     if n == 1:
-        return cast(_trigamma(x), out.dtype)
+        return cast(_trigamma(x, opmath(out.dtype)), out.dtype)
     order = cast(n + 1, x.dtype)
     return cast((1 if n % 2 else -1) * jnp.exp(lax.lgamma(order)) * _zeta(order, x), out.dtype)
 
