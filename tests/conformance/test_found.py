@@ -191,3 +191,24 @@ def test_an_out_tensor_that_overlaps_an_operand_is_refused():
     for target in (x, torch.zeros(1, device="xla").expand(3)):
         with pytest.raises(RuntimeError, match="single memory location"):
             torch.masked_select(x, mask, out=target)
+
+
+@pytest.mark.parametrize("operation", [torch.ops.aten.native_batch_norm, torch.ops.aten._native_batch_norm_legit])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_normalization_writes_its_out_tensors(metrics, operation, training):
+    def normalized(x, one, mean, empty):
+        outs = {"out": x.new_empty(0), "save_mean": empty.clone(), "save_invstd": empty.clone()}
+        return operation(x, one, one, mean, one.clone(), training, 0.1, 1e-5, **outs), mean
+
+    same(normalized, torch.arange(6.0).reshape(3, 2), torch.ones(2), torch.zeros(2), torch.empty(0), rtol=1e-5, atol=1e-5)
+    assert not metrics().fallbacks
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int64])
+def test_a_negative_factor_of_unsigned_integers_wraps(metrics, dtype):
+    x, index = torch.arange(6).to(dtype).reshape(2, 3), torch.tensor([1, 0])
+    same(lambda x, i: x.index_add(0, i, x, alpha=-1), x, index)
+    same(lambda x, i: torch.addcmul(x, x, x, value=-2), x, index)
+    same(lambda x, i: torch.sub(x, x, alpha=-3), x, index)
+    same(lambda x, i: torch.addmv(x[0], x.T[:, :2], i.to(x.dtype), alpha=-1, beta=-1), x, index)
+    assert not metrics().fallbacks

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from surestep.tensor import copies, record
+from surestep.tensor import copies, metadata, record
 from surestep.tensor.operation import Operation
 from surestep.tensor.xla_tensor import XlaTensor
 
@@ -28,3 +30,13 @@ def batch_norm(args: tuple, kwargs: dict) -> tuple[XlaTensor, XlaTensor, XlaTens
     copies.copy_((mean, new_mean), {})
     copies.copy_((variance, new_variance), {})
     return output, saved_mean, saved_deviation
+
+
+def batch_norm_out(args: tuple, kwargs: dict[str, Any]) -> tuple[XlaTensor, ...]:
+    """The same into given tensors, which take the results' sizes."""
+    targets = tuple(kwargs[name] for name in ("out", "save_mean", "save_invstd"))
+    for target, result in zip(targets, batch_norm(args, {}), strict=True):
+        if target.shape != result.shape:
+            metadata.resize_out(target, result._layout)
+        copies.copy_((target, result), {})
+    return targets
