@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from surestep.loop.checkpoint import save
     from surestep.loop.loader import MpDeviceLoader
     from surestep.loop.optimizer import optimizer_step
+    from surestep.tensor.custom import lowering
     from surestep.tensor.host import FallbackError
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "device",
     "device_count",
     "devices",
+    "lowering",
     "manual_seed",
     "metrics",
     "optimizer_step",
@@ -46,6 +48,7 @@ _LATER = {
     "FallbackError": "surestep.tensor.host",
     "MpDeviceLoader": "surestep.loop.loader",
     "add_step_closure": "surestep.loop.boundaries",
+    "lowering": "surestep.tensor.custom",
     "optimizer_step": "surestep.loop.optimizer",
     "save": "surestep.loop.checkpoint",
     "step": "surestep.loop.boundaries",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 from torch.utils._mode_utils import no_dispatch
 
 # A tensor object without memory, with any sizes, strides, device. No public constructor makes one.
@@ -120,6 +121,24 @@ def change_metadata(operation: torch._ops.OpOverload, tensor: torch.Tensor, *arg
 def has_composite_kernel(operation: torch._ops.OpOverload) -> bool:
     """Whether PyTorch itself writes the operation in terms of others (CompositeImplicitAutograd)."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def has_explicit_kernel(operation: torch._ops.OpOverload) -> bool:
+    """Whether it has a kernel for every device (CompositeExplicitAutograd): a custom operator's, mostly."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), torch._C.DispatchKey.CompositeExplicitAutograd)
+
+
+def call_explicit_kernel(operation: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
+    """Calls that kernel, which calls other operations."""
+    return operation._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+
+
+def has_fake_kernel(operation: torch._ops.OpOverload) -> bool:
+    """Whether somebody said what a custom operator gives without computing it (``register_fake``)."""
+    definition = OPDEFS.get(operation.name().partition(".")[0])
+    if definition is not None:  # of `torch.library.custom_op`, which registers one in any case: it raises if there is none
+        return definition._abstract_fn is not None
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), torch._C.DispatchKey.Meta)
 
 
 def outside_of_dispatch() -> Any:

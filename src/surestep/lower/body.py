@@ -48,6 +48,24 @@ def body(
     return found
 
 
+def results(name: str, arguments: Any, keywords: dict[str, Any], figures: dict[Ref, tuple]) -> list[tuple[tuple[int, ...], np.dtype]]:
+    """Shape and dtype of what a lowering gives that needn't be told: a user's own."""
+    dynamic: list[jax.ShapeDtypeStruct] = []
+    _add([arguments, *keywords.values()], [], dynamic, figures)
+
+    def run(*operands: Any) -> Any:
+        given = iter(operands)
+        args = [_load(a, given) for a in arguments]
+        return lowerings()[name].function(None, *args, **{keyword: _load(value, given) for keyword, value in keywords.items()})
+
+    def traced() -> Any:
+        with jax.enable_x64(True):
+            return jax.eval_shape(run, *dynamic)
+
+    found = apart(traced)
+    return [(tuple(one.shape), one.dtype) for one in (found if isinstance(found, (list, tuple)) else [found])]
+
+
 def _add(value: Any, key: list[Any], dynamic: list[jax.ShapeDtypeStruct], figures: dict[Ref, tuple]) -> None:
     if isinstance(value, (list, tuple)):
         key.append(("list", len(value)))
@@ -88,6 +106,8 @@ def _traced(
         with jax.enable_x64(True):
             return jax.make_jaxpr(run)(*dynamic, *key)
     except Exception as error:  # whatever it is that a lowering can't do, the host can serve
+        if entry.custom:
+            raise
         raise NotLowered(f"{name}: {error}") from error
 
 

@@ -1,7 +1,7 @@
 """Which way an operation goes. Asked once an overload; the answer is kept in the table of handlers.
 
 In this order: what surestep handles itself; views; in-place changes of metadata; what is lowered; lists of tensors, one
-after the other; what PyTorch writes in terms of other operations; the host.
+after the other; what PyTorch, or a custom operator's kernel for all devices, writes in terms of other operations; the host.
 """
 
 from __future__ import annotations
@@ -100,21 +100,19 @@ def handler_for(func: Any) -> Any:
         return views.in_place(func)
     if func.is_view:
         return _composite(func) if _compat.has_composite_kernel(func) else views.handler(func)
-    if func.namespace == "aten":
-        operation = Operation(func)
-        if operation.lowering is not None and not operation.lists_in:
-            return record.handler(operation)
-        if func.name().startswith("aten::_foreach"):
-            looped = lists.handler(func)
-            if looped is not None:
-                return looped
+    operation = Operation(func)
+    if operation.lowering is not None and not operation.lists_in:
+        return record.handler(operation)
+    looped = lists.handler(func) if func.name().startswith("aten::_foreach") else None
+    if looped is not None:
+        return looped
     if _compat.has_composite_kernel(func):
         return _composite(func)
     if "sparse" in func.name() or "quantize" in func.name() or "mkldnn" in func.name():
         return _refused(func)
     if _about_metadata(func):
         return lambda args, kwargs: on_meta(func, args, kwargs)[0]
-    functional = Operation(func).functional if func._schema.is_mutable else None
+    functional = operation.functional if func._schema.is_mutable else None
     if functional is not None and _rewritten(functional):
         return _through_functional(func, functional)
     decomposition = _compat.decomposition(func)
@@ -122,6 +120,8 @@ def handler_for(func: Any) -> Any:
         return lambda args, kwargs: decomposition(*args, **kwargs)
     dynamic = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
     return host.fallback(func, Cause.SHAPE if dynamic else Cause.FALLBACK)
+    if func.namespace != "aten" and _compat.has_explicit_kernel(func):
+        return lambda args, kwargs: _compat.call_explicit_kernel(func, args, kwargs)
 
 
 def _rewritten(functional: Any) -> bool:

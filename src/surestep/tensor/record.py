@@ -13,8 +13,8 @@ import torch
 
 from surestep.lower.table import NotLowered
 from surestep.observe.events import Cause
+from surestep.tensor import custom, mixed
 from surestep.tensor import generator as generators
-from surestep.tensor import mixed
 from surestep.tensor.devices import recorder as recorder_for
 from surestep.tensor.devices import started
 from surestep.tensor.infer import on_meta
@@ -254,7 +254,6 @@ def _missing(operation: Operation, recorder: Recorder, exact: tuple, args: tuple
 
         functional = operation.functional
         assert functional is not None  # only what has a lowering, which functional forms have, comes here
-        outputs, results = _inferred(operation, args, kwargs)
         figures: dict[Ref, tuple] = {}
         arguments = tuple(_argument(recorder, a, lift and position in operation.numbers, figures) for position, a in enumerate(args))
         keywords = {
@@ -262,6 +261,7 @@ def _missing(operation: Operation, recorder: Recorder, exact: tuple, args: tuple
             for name, a in kwargs.items()
             if name not in NOT_LOWERED and name not in operation.outs
         }
+        outputs, results = _inferred(operation, args, kwargs, lambda: custom.by_lowering(operation, arguments, keywords, figures))
         cast = bool(operation.targets)
         traced = body(name_of(functional), arguments, keywords, figures, outputs, operation.single, cast)
         return Call(functional, arguments, keywords, outputs, operation.single, cast, draw, traced, len(outputs)), results
@@ -308,9 +308,12 @@ def _argument(recorder: Recorder, a: Any, lift: bool, figures: dict[Ref, tuple])
     return a
 
 
-def _inferred(operation: Operation, args: tuple, kwargs: dict) -> tuple[tuple[Layout | None, ...], Any]:
+def _inferred(operation: Operation, args: tuple, kwargs: dict, by_lowering: Any) -> tuple[tuple[Layout | None, ...], Any]:
     """The layouts of a call's results, flat, and what the trie keeps of them for the dispatcher."""
-    result, stand = on_meta(operation.overload, args, kwargs)
+    if operation.lowering is not None and operation.lowering.custom:
+        result, stand = custom.on_meta(operation, args, kwargs, by_lowering)
+    else:
+        result, stand = on_meta(operation.overload, args, kwargs)
     if operation.targets:
         written = [kwargs[t] if type(t) is str else args[t] for t in operation.targets]
         stood: list[Any] = [None if t is None else stand.of(t) for t in written]
