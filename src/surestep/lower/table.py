@@ -26,6 +26,7 @@ FAMILIES = (
     "padding",
     "indexing",
     "matmul",
+    "grouped",
     "convolution",
     "pooling",
     "normalization",
