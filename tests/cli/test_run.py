@@ -2,10 +2,12 @@
 
 import json
 import os
+import py_compile
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 
 import pytest
 
@@ -74,7 +76,7 @@ def test_what_is_not_there_yet_is_named(tmp_path):
         ("import sys; sys.exit(3)", 3, ""),
         ("raise SystemExit", 0, ""),
         ("raise SystemExit('stopped')", 1, "stopped\n"),
-        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt"),
         ("def f():\n    raise ValueError('wrong')\nf()", 1, "ValueError: wrong"),
         ("1 +", 1, "SyntaxError"),
         (
@@ -110,7 +112,7 @@ def test_ctrl_c(tmp_path):
     time.sleep(0.1)
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=30)
-    assert running.returncode == 130
+    assert running.returncode == -signal.SIGINT  # as for python: a shell says 130, and ends its loop
     assert errors.strip().endswith("KeyboardInterrupt")
 
 
@@ -120,6 +122,85 @@ def test_a_module(tmp_path):
     written(tmp_path, "import sys, torch_xla\nprint(__name__, __package__, sys.argv[1:], torch_xla.__version__)\n", "package/train.py")
     done = surestep("run", "-m", "package.train", "-q", "--epochs", "3", "--", "-h", cwd=tmp_path)
     assert done.stdout == "__main__ package ['-q', '--epochs', '3', '--', '-h'] 2.9.0+surestep\n", done.stderr
+
+
+SHOW = """
+import json, sys
+spec = __spec__ and __spec__.name
+file, cached, loader = globals().get("__file__"), __cached__ and "cached", type(__loader__).__name__
+print(json.dumps([__name__, __package__, spec, sys.argv, sys.path[0], file, cached, loader]))
+"""
+
+
+def place(folder, kind):
+    """A program of each kind that python runs: what follows `python`."""
+    written(folder, SHOW)
+    (folder / "package").mkdir()
+    written(folder, "", "package/__init__.py")
+    written(folder, SHOW, "package/__main__.py")
+    (folder / "link.py").symlink_to(folder / "package" / "__main__.py")
+    with zipfile.ZipFile(folder / "program.zip", "w") as archive:
+        archive.writestr("__main__.py", SHOW)
+    compiled = py_compile.compile(str(folder / "script.py"), cfile=str(folder / "compiled.pyc"))
+    return {
+        "script": ["script.py"],
+        "absolute": [str(folder / "script.py")],
+        "link": ["link.py"],
+        "compiled": [compiled],
+        "directory": ["package"],
+        "zip": ["program.zip"],
+        "module": ["-m", "package"],
+        "module in one word": ["-mpackage"],
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["script", "absolute", "link", "directory", "zip", "module", "module in one word"])
+def test_what_a_program_sees_is_what_python_gives_it(tmp_path, kind):
+    arguments = [*place(tmp_path, kind), "--help", "-q", "-m", "--", "x"]
+    by_python = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=tmp_path)
+    done = surestep("run", *arguments, cwd=tmp_path)
+    assert json.loads(done.stdout) == json.loads(by_python.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_compiled_code_is_run(tmp_path):
+    done = surestep("run", *place(tmp_path, "compiled"), cwd=tmp_path)
+    assert json.loads(done.stdout)[0] == "__main__", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nosuch.py"], "can't open file"),
+        (["empty"], "can't find '__main__' module in"),
+        (["-m", "nosuch"], "No module named nosuch"),
+        (["-m", "package.nosuch"], "No module named package.nosuch"),
+        (["-m", "empty"], "'empty' is a package and cannot be directly executed"),
+        (["-m"], None),
+    ],
+)
+def test_a_program_that_is_not_there(tmp_path, arguments, said):
+    place(tmp_path, "script")
+    (tmp_path / "empty").mkdir()
+    by_python = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=tmp_path)
+    done = surestep("run", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (by_python.returncode, "")
+    assert said is None or (said in done.stderr and said in by_python.stderr)
+    assert len(done.stderr.splitlines()) == 1 and "Traceback" not in done.stderr
+
+
+def test_threads_and_exit_functions_still_find_the_module(tmp_path):
+    program = "import atexit, sys\nclass Here: pass\natexit.register(lambda: print(sys.modules['__main__'].Here.__name__))\n"
+    written(tmp_path, program)
+    for arguments in (["script.py"], ["-m", "script"]):
+        assert surestep("run", *arguments, cwd=tmp_path).stdout == "Here\n"
+
+
+def test_a_hook_that_raises_is_shown_with_what_it_was_to_show(tmp_path):
+    script = written(tmp_path, "import sys\ndef hook(*_): raise KeyError('hook')\nsys.excepthook = hook\nraise ValueError('x')")
+    by_python = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    done = surestep("run", script)
+    assert (done.returncode, done.stderr) == (by_python.returncode, by_python.stderr)
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])

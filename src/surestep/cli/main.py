@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import sys
 
 import click
@@ -15,8 +16,10 @@ class _Run(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         for index, argument in enumerate(args):
-            if argument == "-m":
-                args = [*args[: index + 2], "--", *args[index + 2 :]]
+            if short := re.fullmatch("-q*m(.*)", argument):
+                end = index + (1 if short[1] else 2)  # -mMODULE or -m MODULE
+                if end <= len(args):
+                    args = [*args[:end], "--", *args[end:]]
                 break
             if argument == "--" or not argument.startswith("-"):
                 break
