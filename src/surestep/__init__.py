@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from surestep import settings as _settings
 from surestep._device import device, device_count, devices, manual_seed, real_devices
 from surestep.observe import advice as _advice  # noqa: F401 (listens from now on)
 from surestep.observe.metrics import Metrics, clear_metrics, metrics
@@ -68,6 +69,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+_settings.check()
 _process.register()
 # The loop's hooks on optimizers are set when the device is first used, whatever was imported until then.
 _process.at_first_use(lambda: [importlib.import_module(f"surestep.loop.{name}") for name in ("boundaries", "updates")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 import warnings
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from surestep import _compat
+from surestep import _compat, settings
 from surestep.execute import transfer
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
@@ -127,7 +126,7 @@ def fallback(func: torch._ops.OpOverload, cause: Cause = Cause.FALLBACK) -> Any:
             return _on_cpu(func, args, kwargs, cause)  # a constant, such as `hamming_window`: nothing is read, nothing is cut
         mixed.check(func, args, kwargs)
         line = frames.user_line()
-        if cause is Cause.FALLBACK and os.environ.get("SURESTEP_FALLBACK") == "error":
+        if cause is Cause.FALLBACK and settings.value("SURESTEP_FALLBACK") == "error":
             raise FallbackError(
                 f"{func} has no lowering and would run on the host ({line}); SURESTEP_FALLBACK=error forbids it. "
                 f"Write it with other operations, move it out of the step, or unset the variable."
