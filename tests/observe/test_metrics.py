@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import torch
 
 import surestep
@@ -101,6 +102,47 @@ def test_a_metrics_listener_that_raised_would_be_dropped():
 
     torch.ones(2, device="xla").nonzero()
     assert _collect in events._listeners
+
+
+def test_printed_it_is_a_table():
+    compiled = Event("compile", LINE, {"program": "program_1", "lower_seconds": 0.5, "compile_seconds": 1.0})
+    run = Event("run", LINE, {"program": "program_1", "seconds": 0.25})
+    out = Event("transfer_out", LINE, {"nbytes": 1_500_000, "seconds": 0.125})
+    fallback = Event("fallback", LINE, {"operation": "aten.foo.default", "cause": Cause.FALLBACK})
+    found = fed(compiled, *[run, boundary(Cause.STEP)] * 1200, boundary(Cause.VALUE), out, fallback)
+    assert repr(found) == "<Metrics: 1200 steps, 1200 runs, 1 programs>"
+    assert (
+        str(found)
+        == """\
+training steps       1,200
+programs compiled        1    1.50 s
+runs of programs     1,200  300.00 s
+numbers made inputs      0
+traces forgotten         0
+
+copies           count    size    time
+to the device        0     0 B  0.00 s
+from the device      1  1.5 MB  0.12 s
+
+boundaries        count
+end of step()     1,200
+a value was read      1  implicit
+
+implicit boundaries  count  at
+a value was read         1  /somewhere/train.py:12
+
+host fallbacks    count  at
+aten.foo.default      1  /somewhere/train.py:12"""
+    )
+
+
+def test_a_table_of_nothing_has_no_empty_sections():
+    assert "boundaries" not in str(Metrics()) and "fallbacks" not in str(Metrics())
+
+
+@pytest.mark.parametrize(("size", "shown"), [(999, "999 B"), (1000, "1.0 kB"), (2.5e6, "2.5 MB"), (3e12, "3,000.0 GB")])
+def test_sizes_have_their_unit(size, shown):
+    assert shown in str(fed(Event("transfer_out", LINE, {"nbytes": size})))
 
 
 def test_summary_lines():

@@ -9,6 +9,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from surestep.observe import table
 from surestep.observe.events import Cause, Event, listen
 from surestep.observe.frames import Line
 
@@ -41,9 +42,12 @@ class Timing:
         return Timing(self.count, self.total, self.samples.copy())
 
 
-@dataclass
+@dataclass(repr=False)
 class Metrics:
-    """What the device has done since the process began, or since ``clear_metrics()``. Times are in seconds, sizes in bytes."""
+    """What the device has done since the process began, or since ``clear_metrics()``. Times are in seconds, sizes in bytes.
+
+    ``print`` shows a table; ``to_dict`` gives plain data.
+    """
 
     compile: Timing = field(default_factory=Timing)  # one sample a program: lowering and compilation
     run: Timing = field(default_factory=Timing)  # one sample a run: until the program is started, or done where the platform waits
@@ -60,6 +64,12 @@ class Metrics:
     evicted: int = 0  # how often the traces known so far were forgotten, to stay within bounds
 
     _last_step: Place | None = field(default=None, repr=False)  # an optimizer's boundary that may turn out to be the user's own
+
+    def __repr__(self) -> str:
+        return f"<Metrics: {self.steps} steps, {self.run.count} runs, {self.compile.count} programs>"
+
+    def __str__(self) -> str:
+        return table.text(self)
 
     @property
     def steps(self) -> int:
