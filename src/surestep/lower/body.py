@@ -49,7 +49,7 @@ def body(
 
 
 def results(name: str, arguments: Any, keywords: dict[str, Any], figures: dict[Ref, tuple]) -> list[tuple[tuple[int, ...], np.dtype]]:
-    """Shape and dtype of what a lowering gives that needn't be told: a user's own."""
+    """Shape and dtype of what a lowering gives that isn't told: a custom one."""
     dynamic: list[jax.ShapeDtypeStruct] = []
     _add([arguments, *keywords.values()], [], dynamic, figures)
 

@@ -18,6 +18,7 @@ FAMILIES = (
     "reduction",
     "cumulative",
     "loss",
+    "ctc",
     "search",
     "random",
     # structured

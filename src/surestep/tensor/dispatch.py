@@ -14,6 +14,7 @@ from surestep import _compat
 from surestep.observe.events import Cause
 from surestep.tensor import (
     copies,
+    ctc,
     host,
     indexing,
     linear,
@@ -80,6 +81,11 @@ _OWN: dict[Any, Any] = {
     _aten._amp_update_scale_.default: scaling.update_scale,
     _aten._linalg_det.default: solving.det,
     _aten._linalg_slogdet.default: solving.slogdet,
+    _aten.ctc_loss.Tensor: ctc.reduced,  # in inference mode; else by the kernel that process.register gives
+    _aten._ctc_loss.default: ctc.loss,
+    _aten._ctc_loss.Tensor: ctc.loss,
+    _aten._ctc_loss_backward.default: ctc.backward,
+    _aten._ctc_loss_backward.Tensor: ctc.backward,
     _aten._linalg_solve_ex.default: solving.solve_ex,
     _aten.cholesky.default: solving.cholesky,
     _aten._pack_padded_sequence.default: lambda args, kwargs: packing.pack_padded_sequence(*args, **kwargs),

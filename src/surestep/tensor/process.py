@@ -19,7 +19,7 @@ def register() -> None:
     """Registers the device with PyTorch. All that importing surestep changes is here:
 
     * a device guard in the xla slot of PyTorch's registry, which is empty without torch_xla;
-    * kernels for PyTorch's XLA dispatch key, which no other device reaches (AutocastXLA's follow at the first use);
+    * kernels for PyTorch's XLA dispatch keys, which no other device reaches (AutocastXLA's follow at the first use);
     * the module ``torch.xla``, and one that hears ``torch.manual_seed``;
     * a location tag for ``torch.load``.
     """
@@ -31,6 +31,7 @@ def register() -> None:
     aten = torch.library.Library("aten", "IMPL")
     # torch.tensor(data, device="xla") copies with the Python key excluded, where a boxed fallback isn't asked
     aten.impl("copy_", _copy, "XLA")
+    aten.impl("ctc_loss.Tensor", _ctc_loss, "AutogradXLA")  # before PyTorch takes it apart, in a way that needs all lengths on the device
     _kept.extend((everything, aten))
     from surestep.tensor import device_module
 
@@ -46,6 +47,12 @@ def _boxed(func: Any, *args: Any, **kwargs: Any) -> Any:
     from surestep.tensor.dispatch import boxed
 
     return boxed(func, *args, **kwargs)
+
+
+def _ctc_loss(*args: Any, **kwargs: Any) -> torch.Tensor:
+    from surestep.tensor.ctc import reduced
+
+    return reduced(args, kwargs)
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
