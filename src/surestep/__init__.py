@@ -20,19 +20,23 @@ if TYPE_CHECKING:
     from surestep.loop.checkpoint import save
     from surestep.loop.loader import MpDeviceLoader
     from surestep.loop.optimizer import optimizer_step
+    from surestep.replay.compiled import GraphBreak, compile, explain
     from surestep.tensor.custom import lowering
     from surestep.tensor.host import FallbackError
 
 __all__ = [
     "FallbackError",
     "Generator",
+    "GraphBreak",
     "Metrics",
     "MpDeviceLoader",
     "add_step_closure",
     "clear_metrics",
+    "compile",
     "device",
     "device_count",
     "devices",
+    "explain",
     "lowering",
     "manual_seed",
     "metrics",
@@ -47,8 +51,11 @@ __version__ = "0.1.0"
 
 _LATER = {
     "FallbackError": "surestep.tensor.host",
+    "GraphBreak": "surestep.replay.compiled",
     "MpDeviceLoader": "surestep.loop.loader",
     "add_step_closure": "surestep.loop.boundaries",
+    "compile": "surestep.replay.compiled",
+    "explain": "surestep.replay.compiled",
     "lowering": "surestep.tensor.custom",
     "optimizer_step": "surestep.loop.optimizer",
     "save": "surestep.loop.checkpoint",

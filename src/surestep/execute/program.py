@@ -51,11 +51,12 @@ def build(
     donatable: Sequence[int],
     device: int,
     line: Line | None,
+    options: dict[str, Any] | None = None,
 ) -> Program:
     """Compiles ``function(floats, ints, *leaves)`` for one device.
 
     ``numbers`` is how many floats and ints it takes; ``outputs`` are (SSA index, figures); of ``donatable`` leaves those are donated that
-    have an output of the same shape and dtype to give their memory to.
+    have an output of the same shape and dtype to give their memory to. ``options`` are XLA's own, for this program.
     """
     donated = _matching(leaves, [figures for _, figures in outputs], donatable)
     sharding = jax.sharding.SingleDeviceSharding(jax_devices()[device])
@@ -69,7 +70,7 @@ def build(
         function.__name__ = name
         lowered = jax.jit(function, donate_argnums=tuple(leaf + 2 for leaf in sorted(donated)), keep_unused=True).lower(*arguments)
         middle = time.perf_counter()
-        executable = lowered.compile()
+        executable = lowered.compile(compiler_options=options or None)
         end = time.perf_counter()
     events.emit(
         "compile", line, program=name, lower_seconds=middle - start, compile_seconds=end - middle, outputs=len(outputs), leaves=len(leaves)

@@ -52,6 +52,8 @@ def step() -> Generator[None]:
     if not any(recorder.in_step for recorder in recorders):
         boundary(Cause.STEP_ENTRY)
     for recorder in recorders:
+        if recorder.sealed is not None:
+            recorder.sealed(Cause.STEP_ENTRY)
         recorder.in_step += 1
     try:
         yield

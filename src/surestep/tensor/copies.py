@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from surestep.execute import dtypes, transfer
+from surestep.execute import transfer
 from surestep.observe import events
-from surestep.tensor import host, metadata, moving, record
+from surestep.tensor import host, metadata, moving, record, unrepresented
 from surestep.tensor.devices import recorder
 from surestep.tensor.operation import Operation
 from surestep.tensor.xla_tensor import XlaTensor, alias, fresh
@@ -23,9 +23,7 @@ _aten = torch.ops.aten
 def upload(tensor: torch.Tensor, device: torch.device | None, keep_strides: bool = True) -> XlaTensor:
     """A CPU tensor as a new xla tensor, with its strides where they are dense."""
     tensor = tensor.detach()
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        what = "quantized" if tensor.is_quantized else str(tensor.layout)
-        raise RuntimeError(f"the xla device has no {what} tensors: XLA's arrays are dense. Convert it first (.to_dense(), .dequantize())")
+    unrepresented.check(tensor)
     where = recorder(device)
     wanted = layout(tensor.shape, tensor.stride(), 0, tensor.dtype)
     if not (keep_strides and wanted.dense):
@@ -37,7 +35,7 @@ def upload(tensor: torch.Tensor, device: torch.device | None, keep_strides: bool
 def _sent(tensor: torch.Tensor, device: int) -> Any:
     start = time.perf_counter()
     array = transfer.to_device(tensor, device)
-    events.emit("transfer_in", None, nbytes=array.nbytes, seconds=time.perf_counter() - start)
+    events.emit("transfer_in", None, nbytes=array.nbytes, seconds=time.perf_counter() - start, source=tensor, array=array)
     return array
 
 
@@ -77,8 +75,7 @@ def _copy_from_host(target: XlaTensor, source: torch.Tensor) -> XlaTensor:
             and view.numel == storage.layout.numel
             and (view is storage.layout or (storage.unwritten and view.dtype == storage.layout.dtype))
         ):
-            if source.layout is not torch.strided or source.is_quantized:
-                upload(source, target.device)  # raises
+            unrepresented.check(source)
             array = _sent(source.to(view.dtype), storage.trace.device)
             storage.layout = view
             replace(storage, array)
@@ -153,13 +150,11 @@ def empty_strided(args: tuple, kwargs: dict) -> XlaTensor:
 
 
 def _empty(wanted: Layout, kwargs: dict) -> XlaTensor:
-    if kwargs.get("layout") not in (None, torch.strided):
-        raise RuntimeError(f"the xla device has no {kwargs['layout']} tensors: XLA's arrays are dense")
+    unrepresented.check_options(kwargs.get("layout"), wanted.dtype)
     if kwargs.get("pin_memory"):
         raise RuntimeError("Only dense CPU tensors can be pinned: the xla device copies from any host memory; leave pin_memory out")
     if any(size < 0 for size in wanted.sizes):
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(wanted.sizes)}: {list(wanted.sizes)}")
-    dtypes.to_jax(wanted.dtype)
     storage, view = record.empty_storage(recorder(kwargs.get("device")), wanted.sizes, wanted.strides, wanted.dtype)
     return fresh(storage) if view is storage.layout else alias(storage, view, None)
 

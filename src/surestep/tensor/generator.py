@@ -167,3 +167,11 @@ def of(recorder: Any, generator: torch.Generator | None) -> Any:
     if ours.device.index != recorder.device:
         raise RuntimeError(f"Expected a generator for xla:{recorder.device} but found one for {ours.device}")
     return ours._stream
+
+
+def stream(number: int) -> Stream | None:
+    """The stream of a living generator by its number."""
+    for found in (*_default.values(), *_generators.values()):
+        if found._stream.number == number:
+            return found._stream
+    return None

@@ -57,6 +57,8 @@ def concrete(storage: Any, cause: Cause) -> None:
 def to_cpu(tensor: XlaTensor, cause: Cause = Cause.VALUE) -> torch.Tensor:
     """A CPU tensor of the same values, own memory, with the same strides where they are dense. Waits for the value."""
     storage, view = tensor._storage, tensor._layout
+    if storage.trace.sealed is not None:
+        storage.trace.sealed(cause)
     with LOCK:
         concrete(storage, cause)
         array = storage.array

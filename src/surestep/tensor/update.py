@@ -6,7 +6,7 @@ It doesn't pass PyTorch's dispatcher: nobody but the optimizer sees it, and a li
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,6 +22,17 @@ from surestep.trace.records import Call
 from surestep.trace.storage import Storage
 
 _marks: dict[str, Mark] = {}
+
+
+class Noted(NamedTuple):
+    """Where among the trace's numbers those of an update begin."""
+
+    rule: str
+    position: int
+    param: XlaTensor
+
+
+watched: list[Noted] | None = None  # who wants to know of updates puts a list here
 
 
 def update(
@@ -56,6 +67,8 @@ def update(
             edge = recorder.place.edges.get(exact)
             if edge is None:
                 edge = recorder.exact(exact, lambda: (_call(recorder, name, flags, len(numbers), lists), None))
+            if watched is not None:
+                watched.append(Noted(name, len(recorder.floats), params[0]))
             recorder.floats.extend(numbers)
             index = recorder.take(edge)
         except BaseException:

@@ -103,6 +103,8 @@ class XlaTensor(torch.Tensor):
         """As ``Tensor.backward``, on this thread also where it is the first that this thread does with the device."""
         if not thread.ready:
             thread.prepare()
+        if watched_roots is not None and self.grad_fn is not None:
+            watched_roots.append(self.grad_fn)
         super().backward(*args, **kwargs)
 
     @property
@@ -209,6 +211,7 @@ class XlaTensor(torch.Tensor):
         return dlpack_device(self)
 
 
+watched_roots: list[Any] | None = None  # who wants to know from where backward ran puts a list here
 _data: Any = torch.Tensor.data  # type: ignore[attr-defined] (the class has a descriptor; the stub knows the instance's only)
 _make = _compat.make_wrapper
 

@@ -10,6 +10,7 @@ import itertools
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,9 @@ class Recorder:
         self.trie = Trie()
         self.in_step = 0  # how many step()s are open
         self.anchor: tuple | None = None
+        self.sealed: Callable[[Cause], None] | None = None  # raises where the user said that there shall be no boundary
+        self.options: tuple[tuple[str, Any], ...] = ()  # XLA's, for the programs that are built now
+        self.ran: Program | None = None  # by the last cut
         self.compiling: dict[tuple[Place, Any], Future[Program]] = {}
         self.sites: dict[tuple[int, int], tuple[int, tuple, bool]] = {}  # by line of code: the trace, the floats, whether others before
         self.begin()
@@ -242,13 +246,15 @@ class Recorder:
 
     def cut(self, cause: Cause) -> bool:
         """Runs what is pending as one program and starts a new trace. False where nothing was pending."""
+        if self.sealed is not None:
+            self.sealed(cause)
         with LOCK:
             live = self.pending()
             if not live:
                 self.begin()
                 return False
             line = frames.user_line()
-            program = self._program(live, line)
+            program = self.ran = self._program(live, line)
             start = time.perf_counter()
             with Held():
                 try:
@@ -282,7 +288,7 @@ class Recorder:
     def _program(self, live: dict[int, Storage], line: frames.Line | None) -> Program:
         outputs = tuple(sorted(live))
         donatable = self._donatable()
-        key = (outputs, tuple(donatable))
+        key = (outputs, tuple(donatable), self.options)
         programs = self.place.programs
         found = programs.get(key)
         if found is None:
@@ -316,15 +322,16 @@ class Recorder:
         leaves = [figures(layout) for layout in self.leaf_layouts]
         numbers = len(self.floats), len(self.ints)
         results = [(index, figures(live[index].layout)) for index in outputs]
-        return start(lambda: build(f"program_{next(_programs)}", function, leaves, numbers, results, donatable, self.device, line))
+        options = dict(self.options)
+        return start(lambda: build(f"program_{next(_programs)}", function, leaves, numbers, results, donatable, self.device, line, options))
 
     def _superset(self, outputs: tuple[int, ...], donatable: list[int]) -> Program | None:
         """A program of this trace that computes more than is asked for. What lives at a cut can hang on the garbage collector's timing
         (activations in a reference cycle), which must not compile anew each time.
         """
         wanted, free = set(outputs), set(donatable)
-        for program in self.place.programs.values():
-            if program.uses < SUPERSET_USES and wanted.issubset(program.outputs) and program.donated <= free:
+        for (_, _, options), program in self.place.programs.items():
+            if options == self.options and program.uses < SUPERSET_USES and wanted.issubset(program.outputs) and program.donated <= free:
                 program.uses += 1
                 return program
         return None

@@ -1,0 +1,306 @@
+"""Attributes, entries and elements of values. What is read from an object that existed before the call is guarded."""
+
+from __future__ import annotations
+
+import types
+from collections import OrderedDict, defaultdict, deque
+from typing import Any
+
+import torch
+
+from surestep.replay.known import FIGURES, TENSOR_PROPERTIES, TRUSTED
+from surestep.replay.values import Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
+
+_DICTS = (dict, OrderedDict, defaultdict)
+_MISSING = object()
+
+
+def trusted(module: str) -> bool:
+    """Whether a module's names are taken to stay what they are: PyTorch's and Python's own."""
+    return module.partition(".")[0] in TRUSTED
+
+
+def attribute(walk: Any, value: Value, name: str) -> Value:
+    """``value.name``"""
+    if isinstance(value, Known):
+        return _of_known(walk, value, name)
+    if isinstance(value, New):
+        return _of_new(value, name)
+    if isinstance(value, Super):
+        return _of_super(walk, value, name)
+    if isinstance(value, Bound | Local | Either):
+        raise NotReplayable(f"{name!r} of {value}: which object that is, is not known")
+    raise AssertionError(value)
+
+
+def _of_super(walk: Any, value: Super, name: str) -> Value:
+    kind = value.receiver.object if isinstance(value.receiver.object, type) else type(value.receiver.object)
+    behind = kind.__mro__[kind.__mro__.index(value.owner) + 1 :]
+    for each in behind:
+        held = vars(each).get(name, _MISSING)
+        if held is not _MISSING:
+            if not trusted(each.__module__):
+                walk.guards.item(vars(each), name, held, f"{each.__name__}.")
+            return _from_class(value.receiver, held, f"super().{name}")
+    raise Missing(f"super() has no attribute {name!r}")
+
+
+def _of_new(value: New, name: str) -> Value:
+    if value.type is object and isinstance(value.items, dict) and name in value.items:
+        return value.items[name]
+    if value.type in (None, torch.Tensor):
+        return New() if name in TENSOR_PROPERTIES else Bound(value, name)
+    return Bound(value, name)
+
+
+def _of_known(walk: Any, value: Known, name: str) -> Value:
+    thing = value.object
+    path = f"{value.path}.{name}" if value.path else name
+    if isinstance(thing, torch.Tensor):
+        return _of_tensor(walk, value, name, path)
+    if isinstance(thing, types.ModuleType):
+        return _of_module(walk, thing, name, path)
+    if plain(thing) or type(thing) in (*_DICTS, list, tuple, set, frozenset, deque) or isinstance(thing, (torch.Size, super)):
+        return Bound(value, name)
+    if isinstance(thing, type):
+        found = _in_class(walk, thing, name)
+        if isinstance(found, (staticmethod, classmethod)):
+            return Known(found.__func__, path) if isinstance(found, staticmethod) else _Method(found.__func__, value, path)
+        return Bound(value, name) if found is _MISSING else Known(found, path)
+    return _of_instance(walk, value, name, path)
+
+
+def _of_tensor(walk: Any, value: Known, name: str, path: str) -> Value:
+    tensor = value.object
+    walk.guards.tensor(tensor, value.path)
+    if name in FIGURES:
+        return Known(getattr(tensor, name), path)  # of the layout, which is guarded
+    if name == "grad":
+        walk.guards.grad(tensor, value.path)
+        return Known(None) if tensor.grad is None else New(torch.Tensor)
+    if name in TENSOR_PROPERTIES:
+        return New()
+    return Bound(value, name)
+
+
+def _of_module(walk: Any, module: types.ModuleType, name: str, path: str) -> Value:
+    names = vars(module)
+    if name not in names:
+        found = getattr(module, name, _MISSING)  # a module's own __getattr__, which loads what it names
+        if found is _MISSING or not trusted(module.__name__):
+            raise NotReplayable(f"{path} is not found")
+        return Known(found, path)
+    if not trusted(module.__name__):
+        walk.guards.item(names, name, names[name], f"{module.__name__}.")
+    return Known(names[name], path)
+
+
+def _in_class(walk: Any, kind: type, name: str) -> Any:
+    """A class's attribute, as the class holds it, guarded where the class is the user's."""
+    for each in kind.__mro__:
+        held = vars(each)
+        if name in held:
+            if not trusted(each.__module__):
+                walk.guards.item(held, name, held[name], f"{each.__name__}.")
+            return held[name]
+    return _MISSING
+
+
+def _of_instance(walk: Any, value: Known, name: str, path: str) -> Value:
+    """Python's order: a property of the class, the object's own, the class's, and a module's parameters, buffers and children."""
+    thing, kind = value.object, type(value.object)
+    walk.guards.type(thing)
+    if kind.__getattribute__ is not object.__getattribute__:
+        raise NotReplayable(f"{path}: {kind.__name__} decides what its attributes are (__getattribute__)")
+    held = _in_class(walk, kind, name)
+    if isinstance(held, property):
+        from surestep.replay import calls
+
+        if held.fget is None:
+            raise NotReplayable(f"{path} can't be read")
+        return calls.call(walk, Known(held.fget, path), [value], {})
+    if held is not _MISSING and hasattr(type(held), "__set__"):
+        raise NotReplayable(f"{path} is computed by a descriptor")
+    own = getattr(thing, "__dict__", None)
+    if own is None:
+        raise NotReplayable(f"{path}: a {kind.__name__} can't be looked into")
+    if name in own:
+        walk.guards.item(own, name, own[name], f"{value.path}.")
+        return Known(own[name], path)
+    walk.guards.lacks(own, name, value.path)
+    if held is not _MISSING:
+        return _from_class(value, held, path)
+    if isinstance(thing, torch.nn.Module) and kind.__getattr__ is torch.nn.Module.__getattr__:
+        for table in ("_parameters", "_buffers", "_modules"):
+            entries = own[table]
+            if name in entries:
+                walk.guards.item(own, table, entries, f"{value.path}.")
+                walk.guards.item(entries, name, entries[name], f"{value.path}.")
+                return Known(entries[name], path)
+            walk.guards.lacks(entries, name, value.path)
+        raise Missing(f"{value} has no attribute {name!r}")
+    if hasattr(kind, "__getattr__"):
+        raise NotReplayable(f"{path}: {kind.__name__} decides what its attributes are (__getattr__)")
+    raise Missing(f"{value} has no attribute {name!r}")
+
+
+class _Method:
+    """A Python function bound to its first argument."""
+
+    def __init__(self, function: Any, receiver: Value, path: str):
+        self.function = function
+        self.receiver = receiver
+        self.path = path
+
+    def __repr__(self) -> str:
+        return self.path
+
+
+def _from_class(value: Known, held: Any, path: str) -> Value:
+    if isinstance(held, staticmethod):
+        return Known(held.__func__, path)
+    if isinstance(held, classmethod):
+        return Known(_Method(held.__func__, Known(type(value.object)), path), path)
+    if isinstance(held, types.FunctionType):
+        return Known(_Method(held, value, path), path)
+    if hasattr(type(held), "__get__"):
+        return Bound(value, path.rpartition(".")[2])
+    return Known(held, path)
+
+
+def unbound(function: Any) -> tuple[Any, list[Value]]:
+    """A function and what it is bound to."""
+    if isinstance(function, _Method):
+        return function.function, [function.receiver]
+    if isinstance(function, types.MethodType):
+        return function.__func__, [Known(function.__self__, getattr(function, "__qualname__", ""))]
+    return function, []
+
+
+def guard_content(walk: Any, value: Known) -> None:
+    """All that a container which existed before the call holds, containers in it too."""
+    thing = value.object
+    if isinstance(thing, _DICTS):
+        walk.guards.whole(thing, value.path)
+        for key, item in thing.items():
+            _guard_inner(walk, item, f"{value.path}[{key!r}]")
+    elif isinstance(thing, (list, tuple, deque)):
+        if not isinstance(thing, tuple):
+            walk.guards.sequence(thing, value.path)
+        for position, item in enumerate(thing):
+            _guard_inner(walk, item, f"{value.path}[{position}]")
+    elif isinstance(thing, (set, frozenset)):
+        raise NotReplayable(f"{value}: the order of a set's elements is not told")
+
+
+def _guard_inner(walk: Any, item: Any, path: str) -> None:
+    if isinstance(item, torch.Tensor):
+        walk.guards.tensor(item, path)
+    elif isinstance(item, (*_DICTS, list, tuple, deque, set)):
+        guard_content(walk, Known(item, path))
+
+
+def children(walk: Any, value: Known) -> dict[str, Any]:
+    """A module's children, guarded."""
+    own = vars(value.object)
+    walk.guards.item(own, "_modules", own["_modules"], f"{value.path}.")
+    walk.guards.whole(own["_modules"], value.path)
+    return own["_modules"]
+
+
+def iterate(walk: Any, value: Value) -> list[Value] | None:
+    """The elements of an iterable, None where they aren't known one by one."""
+    if isinstance(value, New):
+        if value.type is dict and isinstance(value.items, dict):
+            return [Known(key) for key in value.items]
+        if isinstance(value.items, list):
+            return list(value.items)
+        if value.type in (None, torch.Tensor, list, tuple, dict, range, str):
+            return None
+    if isinstance(value, Known):
+        thing = value.object
+        if isinstance(thing, torch.Tensor):
+            return None
+        if isinstance(thing, (str, range)) or (isinstance(thing, tuple) and plain(thing)):
+            return [Known(item) for item in thing]
+        if isinstance(thing, (list, tuple, deque)):
+            guard_content(walk, value)
+            return [Known(item, f"{value.path}[{position}]") for position, item in enumerate(thing)]
+        if isinstance(thing, _DICTS):
+            guard_content(walk, value)
+            return [Known(key) for key in thing]
+        if isinstance(thing, torch.nn.Module) and type(thing) in (torch.nn.Sequential, torch.nn.ModuleList):
+            return [Known(item, f"{value.path}[{name}]") for name, item in children(walk, value).items()]
+        if type(thing) is torch.nn.ModuleDict:
+            return [Known(name) for name in children(walk, value)]
+        if type(thing) is torch.nn.ParameterList:
+            own = vars(thing)
+            walk.guards.whole(own["_parameters"], value.path)
+            return [Known(item, f"{value.path}[{name}]") for name, item in own["_parameters"].items()]
+    raise NotReplayable(f"the elements of {value} are not followed")
+
+
+def element(walk: Any, value: Value) -> Value:
+    """Any element of an iterable whose elements aren't known one by one."""
+    if isinstance(value, Known) or (isinstance(value, New) and value.type in (None, torch.Tensor)):
+        return New()
+    if isinstance(value, New) and value.type is range:
+        return New(int)
+    return New() if isinstance(value, New) and value.type is str else Either()
+
+
+def mapping(walk: Any, value: Value) -> dict[str, Value]:
+    """The entries of a dict that is unpacked."""
+    if isinstance(value, New) and value.type is dict and isinstance(value.items, dict):
+        return dict(value.items)
+    if isinstance(value, Known) and isinstance(value.object, _DICTS):
+        guard_content(walk, value)
+        return {key: Known(item, f"{value.path}[{key!r}]") for key, item in value.object.items()}
+    raise NotReplayable(f"the entries of {value} are not known")
+
+
+def subscript(walk: Any, value: Value, key: Value) -> Value:
+    """``value[key]``"""
+    if isinstance(value, New):
+        if value.type in (None, torch.Tensor, str, range):
+            return New()
+        if isinstance(key, Known) and value.items is not None:
+            try:
+                found = value.items[key.object]
+            except (KeyError, IndexError, TypeError) as error:
+                raise NotReplayable(f"an entry is not there: {error!r}") from error
+            return New(value.type, found) if isinstance(key.object, slice) else found
+        return Either()
+    if isinstance(value, Known):
+        return _entry(walk, value, key)
+    raise NotReplayable(f"an entry of {value}, which depends on a branch")
+
+
+def _entry(walk: Any, value: Known, key: Value) -> Value:
+    thing = value.object
+    if isinstance(thing, torch.Tensor):
+        walk.guards.tensor(thing, value.path)
+        return New(torch.Tensor)
+    if not (isinstance(key, Known) and plain(key.object)):
+        if isinstance(thing, (tuple, list, str)) and plain(tuple(thing)):
+            guard_content(walk, value)
+            return New()
+        raise NotReplayable(f"an entry of {value} by a key that is not known")
+    path = f"{value.path}[{key.object!r}]"
+    if isinstance(thing, _DICTS) and type(thing) is not defaultdict:
+        if key.object not in thing:
+            raise NotReplayable(f"{path} is not there")
+        walk.guards.item(thing, key.object, thing[key.object], f"{value.path} ")
+        return Known(thing[key.object], path)
+    if isinstance(thing, (list, tuple, str, range, torch.Size)):
+        if isinstance(thing, list):
+            walk.guards.sequence(thing, value.path)
+        return Known(thing[key.object], path)
+    if type(thing) in (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict):
+        entries = children(walk, value)
+        if isinstance(key.object, slice):
+            return New(list, [Known(entries[name], f"{value.path}[{name}]") for name in list(entries)[key.object]])
+        names = list(entries)
+        name = key.object if isinstance(key.object, str) else names[key.object]
+        return Known(entries[name], path)
+    raise NotReplayable(f"an entry of {value} is not followed")

@@ -1,0 +1,356 @@
+"""Calls: of the user's functions, which are followed; of modules and optimizers; of Python's and PyTorch's own that are known to compute."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+import torch
+
+from surestep.replay import attributes, modules, optimizers
+from surestep.replay.known import MATH, PURE, is_tensor_function, managers, named, refusal, tensor_methods
+from surestep.replay.values import Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
+
+_LIST_METHODS = {"append", "extend", "insert"}
+_OF_CONTEXTS = {"save_for_backward", "save_for_forward", "mark_non_differentiable", "mark_dirty", "set_materialize_grads"}
+_PURE_METHODS = {"get", "items", "keys", "values", "index", "count", "copy", "format", "join", "split", "startswith", "endswith", "lower", "upper"}
+_PURE_METHODS |= {"replace", "strip", "partition", "rpartition", "is_integer", "bit_length", "numel", "itemsize"}
+
+
+def call(walk: Any, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """What a call gives."""
+    if isinstance(function, Local):
+        return walk.local(function, args, kwargs)
+    if isinstance(function, Bound):
+        return _method(walk, function, args, kwargs)
+    if not isinstance(function, Known):
+        raise NotReplayable(f"{function} is called: which function that is, is not known")
+    thing, receivers = attributes.unbound(function.object)
+    args = [*receivers, *args]
+    if receivers:
+        special = _special_method(walk, thing, args, kwargs)
+        if special is not None:
+            return special
+    if isinstance(thing, functools.partial):
+        given = [*(Known(value, f"{function.path}'s argument") for value in thing.args), *args]
+        named_ = {name: Known(value, f"{function.path}'s argument {name}") for name, value in thing.keywords.items()}
+        return call(walk, Known(thing.func, function.path), given, {**named_, **kwargs})
+    if isinstance(thing, torch.nn.Module):
+        return modules.call(walk, Known(thing, function.path), args, kwargs)
+    if is_tensor_function(thing):
+        return computed(walk, args, kwargs)
+    if _of_type(thing) or thing in MATH:
+        return _builtin(walk, thing, args, kwargs)
+    if isinstance(thing, types.FunctionType):
+        return _function(walk, thing, args, kwargs, function.path)
+    if isinstance(thing, (types.BuiltinFunctionType, types.MethodWrapperType)) and isinstance(thing.__self__, torch.Tensor):
+        return _method(walk, Bound(Known(thing.__self__, function.path), thing.__name__), args, kwargs)
+    if isinstance(thing, types.MethodDescriptorType) and getattr(torch.Tensor, thing.__name__, None) is thing:
+        return _method(walk, Bound(args[0], thing.__name__), args[1:], kwargs)
+    if isinstance(thing, type):
+        return modules.construct(walk, thing, args, kwargs)
+    if not isinstance(thing, (type, types.BuiltinFunctionType)) and isinstance(getattr(type(thing), "__call__", None), types.FunctionType):
+        walk.guards.type(thing)
+        return _function(walk, type(thing).__call__, [Known(thing, function.path), *args], kwargs, function.path)
+    raise refusal(thing)
+
+
+def _of_type(thing: Any) -> bool:
+    try:
+        return thing in PURE
+    except TypeError:
+        return False
+
+
+def takes_any(function: Value) -> bool:
+    """Whether a function may be given a number of arguments that isn't known: it only computes."""
+    return isinstance(function, Bound) or (isinstance(function, Known) and (is_tensor_function(function.object) or _of_type(function.object)))
+
+
+def _special_method(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """Methods of modules and optimizers that are known as a whole."""
+    receiver = args[0]
+    if not isinstance(receiver, Known):
+        return None
+    if isinstance(receiver.object, torch.nn.Module):
+        return modules.method(walk, receiver, function, args[1:], kwargs)
+    if isinstance(receiver.object, torch.optim.Optimizer):
+        return optimizers.method(walk, receiver, function, args[1:], kwargs)
+    if isinstance(receiver.object, type) and issubclass(receiver.object, torch.autograd.Function) and function.__name__ == "apply":
+        return modules.autograd_function(walk, receiver, args[1:])
+    return None
+
+
+def _function(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value], path: str) -> Value:
+    """A Python function: followed, if it is the user's; PyTorch's own decorators are seen through."""
+    if getattr(function, "_wrapped_by_lr_sched", False):
+        return optimizers.scheduled_step(walk, function, args, kwargs)
+    module = function.__module__ or ""
+    if module == "torch.utils._contextlib" or getattr(function.__code__, "co_filename", "").endswith("torch/utils/_contextlib.py"):
+        return _decorated(walk, function, args, kwargs, path)
+    if attributes.trusted(module):
+        special = modules.library(walk, function, args, kwargs)
+        if special is not None:
+            return special
+        raise refusal(function)
+    walk.guards.code(function)
+    owner = _owner(args, function)
+    return walk.function(function, args, kwargs, owner)
+
+
+def _decorated(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value], path: str) -> Value:
+    """``@torch.no_grad()`` and its like: the function inside, whose mode is PyTorch's and is set back."""
+    inner = getattr(function, "__wrapped__", None)
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    manager = cells["ctx_factory"].cell_contents if "ctx_factory" in cells else None
+    owner = getattr(manager, "__self__", manager)
+    if inner is None or (type(owner) not in managers() and owner not in managers()):
+        raise NotReplayable(f"the decorator of {named(function)} is not followed")
+    return call(walk, Known(inner, path), args, kwargs)
+
+
+def _owner(args: list[Value], function: Any) -> type | None:
+    """The class in which a method is defined: where ``super()`` starts."""
+    if args and isinstance(args[0], Known):
+        kind = args[0].object if isinstance(args[0].object, type) else type(args[0].object)
+        for each in kind.__mro__:
+            held = vars(each).get(function.__name__)
+            held = getattr(held, "__func__", getattr(held, "fget", held))
+            if held is function or getattr(held, "__wrapped__", None) is function:
+                return each
+    return None
+
+
+def super_of(walk: Any, frame: Any) -> Value:
+    """``super()``"""
+    scope = frame
+    while scope is not None and scope.function is None:
+        scope = scope.outer
+    if scope is None or scope.owner is None:
+        raise NotReplayable("super() outside of a method")
+    first = scope.function.__code__.co_varnames[0]
+    receiver = scope.names.get(first)
+    if not isinstance(receiver, Known):
+        raise NotReplayable("super() of an object that the call makes")
+    return Super(receiver, scope.owner)
+
+
+def computed(walk: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The result of something that only computes: what it reads of outside objects is guarded."""
+    for value in (*args, *kwargs.values()):
+        _read(walk, value)
+    return New()
+
+
+def _read(walk: Any, value: Value) -> None:
+    if isinstance(value, Known):
+        thing = value.object
+        if isinstance(thing, torch.Tensor):
+            walk.guards.tensor(thing, value.path)
+        elif isinstance(thing, (dict, list, tuple)) and not plain(thing):
+            attributes.guard_content(walk, value)
+        elif not plain(thing) and not isinstance(thing, (type, torch.Generator)) and not callable(thing):
+            raise NotReplayable(f"{value} (a {type(thing).__name__}) is given to a function of PyTorch's")
+        elif callable(thing) and not isinstance(thing, type) and not plain(thing):
+            raise NotReplayable(f"{value} is given to a function that calls it")
+    elif isinstance(value, New):
+        items = value.items.values() if isinstance(value.items, dict) else value.items or ()
+        for item in items:
+            _read(walk, item)
+    elif isinstance(value, (Bound, Local)):
+        raise NotReplayable(f"{value} is given to a function that calls it")
+
+
+def _method(walk: Any, function: Bound, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A method of a value that isn't the user's own object."""
+    receiver, name = function
+    if isinstance(receiver, New):
+        return _method_of_new(walk, receiver, name, args, kwargs)
+    if not isinstance(receiver, Known):
+        raise NotReplayable(f"{name}() of {receiver}")
+    thing = receiver.object
+    if isinstance(thing, torch.Tensor):
+        walk.guards.tensor(thing, receiver.path)
+        if name in ("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex", "element_size", "type", "ndimension"):
+            known = _figures(thing, name, args, kwargs)
+            if known is not None:
+                return known
+        if name not in tensor_methods():
+            raise NotReplayable(f"{receiver}.{name}() does more than to compute")
+        computed(walk, args, kwargs)
+        return receiver if name.endswith("_") and not name.endswith("__") else New()
+    if isinstance(thing, (dict, list, tuple, set, frozenset, str, int, float)) and name in _PURE_METHODS:
+        return _method_of_container(walk, receiver, name, args, kwargs)
+    if isinstance(thing, type):
+        raise refusal(getattr(thing, name, thing))
+    raise NotReplayable(f"{receiver}.{name}() changes something that outlives the call, or is not known to compute only")
+
+
+def _figures(tensor: torch.Tensor, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    if all(isinstance(value, Known) and plain(value.object) for value in (*args, *kwargs.values())):
+        found = getattr(tensor, name)(*(v.object for v in args), **{k: v.object for k, v in kwargs.items()})  # type: ignore[missing-attribute]
+        return Known(found) if plain(found) else None
+    return None
+
+
+def _method_of_new(walk: Any, receiver: New, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if receiver.type is object and name not in _OF_CONTEXTS:
+        raise NotReplayable(f"{name} of an object that the call makes")
+    if receiver.type in (None, torch.Tensor, object):
+        if receiver.type is not object and name not in tensor_methods():
+            raise NotReplayable(f"{name}() does more than to compute")
+        computed(walk, args, kwargs)
+        return New()
+    if name in _LIST_METHODS and receiver.type is list:
+        return _grown(walk, receiver, name, args)
+    if name in ("update", "setdefault", "pop", "clear", "remove", "sort", "reverse", "add"):
+        from surestep.replay.expressions import require_owned
+
+        require_owned(receiver)
+        receiver.items = None
+        return Either()
+    if name in _PURE_METHODS:
+        return _method_of_container(walk, receiver, name, args, kwargs)
+    raise NotReplayable(f"{name}() of {receiver} is not followed")
+
+
+def _grown(walk: Any, receiver: New, name: str, args: list[Value]) -> Value:
+    from surestep.replay.expressions import require_owned
+
+    require_owned(receiver)
+    more: list[Value] | None = [args[0]] if name == "append" else attributes.iterate(walk, args[0]) if name == "extend" else None
+    receiver.items = None if more is None or receiver.items is None or walk.branches else [*receiver.items, *more]
+    return Known(None)
+
+
+def _method_of_container(walk: Any, receiver: Value, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A method that only looks: of a dict, a list, a text, a number."""
+    if isinstance(receiver, Known) and isinstance(receiver.object, (dict, list)):
+        attributes.guard_content(walk, receiver)
+    entries = _entries(receiver)
+    if entries is not None:
+        if name == "items":
+            return New(list, [New(tuple, [Known(key), value]) for key, value in entries.items()])
+        if name == "keys":
+            return New(list, [Known(key) for key in entries])
+        if name == "values":
+            return New(list, list(entries.values()))
+        if name == "get" and isinstance(args[0], Known):
+            return entries.get(args[0].object, args[1] if len(args) > 1 else Known(None))
+        if name == "copy":
+            return New(dict, dict(entries))
+    if isinstance(receiver, Known) and plain(receiver.object) and all(isinstance(a, Known) and plain(a.object) for a in (*args, *kwargs.values())):
+        found = getattr(receiver.object, name)(*(a.object for a in args), **{k: v.object for k, v in kwargs.items()})  # type: ignore[missing-attribute]
+        return Known(found) if plain(found) else New(list, [Known(item) for item in found])
+    kind = receiver.type if isinstance(receiver, New) else type(receiver.object)  # type: ignore[missing-attribute]
+    if kind in (str, int, float, None):
+        return New(str if kind is str else None)
+    return Either()
+
+
+def _entries(receiver: Value) -> dict[Any, Value] | None:
+    if isinstance(receiver, New) and receiver.type is dict and isinstance(receiver.items, dict):
+        return receiver.items
+    if isinstance(receiver, Known) and isinstance(receiver.object, dict):
+        return {key: Known(item, f"{receiver.path}[{key!r}]") for key, item in receiver.object.items()}
+    return None
+
+
+def _builtin(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Python's own functions, where what they give is known; else a new value."""
+    if function in (getattr, hasattr):
+        return _getattr(walk, function, args)
+    if function is isinstance and isinstance(args[0], (Known, New)) and isinstance(args[1], Known):
+        return _isinstance(args[0], args[1].object)
+    if function in (enumerate, zip, reversed, tuple, list, sorted):
+        return _rearranged(walk, function, args, kwargs)
+    if function is dict and not args:
+        return New(dict, dict(kwargs))
+    if function is dict:
+        return New(dict, attributes.mapping(walk, args[0]) | kwargs)
+    if function is len and isinstance(args[0], (Known, New)):
+        found = _length(walk, args[0])
+        if found is not None:
+            return found
+    if function is type and len(args) == 1:
+        if isinstance(args[0], Known):
+            walk.guards.type(args[0].object)
+            return Known(type(args[0].object))
+        return New()
+    if all(isinstance(value, Known) and plain(value.object) for value in (*args, *kwargs.values())):
+        try:
+            found = function(*(v.object for v in args), **{k: v.object for k, v in kwargs.items()})  # type: ignore[missing-attribute]
+        except Exception as error:
+            raise NotReplayable(f"{named(function)} raises {error!r}") from error
+        return Known(found) if plain(found) else New()
+    computed(walk, args, kwargs)
+    return New(function if isinstance(function, type) and function in (str, range) else None)
+
+
+def _getattr(walk: Any, function: Any, args: list[Value]) -> Value:
+    if not isinstance(args[1], Known):
+        raise NotReplayable("an attribute by a name that is not known")
+    try:
+        found = attributes.attribute(walk, args[0], args[1].object)
+    except Missing:
+        if function is hasattr:
+            return Known(False)
+        if len(args) > 2:
+            return args[2]
+        raise
+    if function is getattr:
+        return found
+    if isinstance(args[0], New) and args[0].type is None:
+        return New(bool)
+    return Known(hasattr(args[0].object, args[1].object)) if isinstance(args[0], Known) else New(bool)
+
+
+def _isinstance(value: Known | New, kinds: Any) -> Value:
+    if isinstance(value, Known):
+        return Known(isinstance(value.object, kinds))
+    if value.type is None:
+        return New(bool)
+    if value.type is object:
+        return New(bool)
+    return Known(issubclass(value.type, kinds))
+
+
+def _length(walk: Any, value: Known | New) -> Value | None:
+    if isinstance(value, New):
+        return Known(len(value.items)) if isinstance(value.items, (list, dict)) else New(int)
+    thing = value.object
+    if isinstance(thing, torch.Tensor):
+        walk.guards.tensor(thing, value.path)
+        return Known(len(thing))
+    if isinstance(thing, (list, dict, tuple)):
+        attributes.guard_content(walk, value)
+        return Known(len(thing))
+    if isinstance(thing, (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)):
+        return Known(len(attributes.children(walk, value)))
+    return None
+
+
+def _rearranged(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args:
+        return New(function if function in (tuple, list) else list, [])
+    lists = [attributes.iterate(walk, value) for value in args[: 1 if function is not zip else None]]
+    if any(items is None for items in lists):
+        return New(list)
+    known: list[list[Value]] = [items for items in lists if items is not None]
+    if function is zip:
+        return New(list, [New(tuple, list(each)) for each in zip(*known, strict=False)])
+    if function is enumerate:
+        start = args[1] if len(args) > 1 else kwargs.get("start", Known(0))
+        if not isinstance(start, Known):
+            return New(list)
+        return New(list, [New(tuple, [Known(start.object + position), item]) for position, item in enumerate(known[0])])
+    if function is reversed:
+        return New(list, known[0][::-1])
+    if function is sorted:
+        if kwargs or not all(isinstance(item, Known) and plain(item.object) for item in known[0]):
+            raise NotReplayable("sorted() of what is not known")
+        return New(list, sorted(known[0], key=lambda item: item.object))  # type: ignore[missing-attribute]
+    return New(function, known[0])
+
+

@@ -1,0 +1,153 @@
+"""Recording a call while it is watched: what its program read and wrote, and whether anything happened that a replay would leave out."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from surestep.observe import events, frames
+from surestep.observe.events import Event
+from surestep.replay.values import NotReplayable
+from surestep.tensor import update, xla_tensor
+from surestep.tensor.xla_tensor import XlaTensor
+from surestep.trace.operands import HostScalar
+from surestep.trace.recorder import Recorder
+from surestep.trace.records import Call, Record, Seed, needs
+from surestep.trace.storage import Storage
+from surestep.trace.trie import Place
+
+_aten = torch.ops.aten
+_LOOKS = {_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default, _aten.view.default, _aten._unsafe_view.default}
+
+
+class Draws(NamedTuple):
+    """Random numbers that a call drew from one generator's stream."""
+
+    stream: int  # its number
+    position: int  # of the seed among the trace's ints; the offset follows
+    count: int  # how far the stream goes on
+
+
+class Taken(NamedTuple):
+    """A call's trace, before its program is run."""
+
+    place: Place
+    leaves: list[Any]
+    owners: list[Storage | None]
+    floats: list[float]
+    ints: list[int]
+    outputs: dict[int, Storage]
+    draws: list[Draws]
+    updates: list[update.Noted]
+    roots: list[Any]
+    uploads: list[tuple[torch.Tensor, Any]]
+
+
+class Watch(TorchDispatchMode):
+    """Sees each operation of a call, those on CPU tensors too, and notes the first thing that a replay would leave out."""
+
+    def __init__(self, recorders: list[Recorder], recorder: Recorder):
+        super().__init__()
+        self.recorder = recorder
+        self.others = [other for other in recorders if other is not recorder]
+        self.problem: NotReplayable | None = None
+        self.uploads: list[tuple[torch.Tensor, Any]] = []
+        self.updates: list[update.Noted] = []
+        self.roots: list[Any] = []
+
+    def __enter__(self) -> Watch:
+        self.serial = self.recorder.serial
+        self.before = [other.count for other in self.others]
+        self.stop = events.listen(self._heard)
+        update.watched, xla_tensor.watched_roots = self.updates, self.roots
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.stop()
+        update.watched = xla_tensor.watched_roots = None
+
+    def _heard(self, event: Event) -> None:
+        if event.name == "transfer_in":
+            self.uploads.append((event.data["source"], event.data["array"]))
+        elif event.name == "transfer_out":
+            self.note("a value is read on the host. Read it after the step, or hand it to add_step_closure", event.line)
+        elif event.name == "fallback":
+            self.note(f"{event.data.get('operation', 'an operation')} runs on the host", event.line)
+        elif event.name == "boundary":
+            self.note(f"there is a boundary inside ({event.data['cause'].value})", event.line)
+
+    def note(self, reason: str, line: frames.Line | None = None) -> None:
+        """The first problem is the one to be told."""
+        if self.problem is None:
+            line = line or frames.user_line()
+            self.problem = NotReplayable(reason, line.file if line else None, line.line if line else 0)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self.problem is None and func not in _LOOKS:
+            tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, torch.Tensor)]
+            if tensors and not any(isinstance(leaf, XlaTensor) for leaf in tensors):
+                self.note(f"{func} computes on the host, where its operands or random numbers may be others at the next call")
+        return result
+
+    def taken(self) -> Taken:
+        """What was recorded. Raises ``NotReplayable`` where a replay would leave something out."""
+        recorder = self.recorder
+        if self.problem is not None:
+            raise self.problem
+        if recorder.serial != self.serial or any(other.count != count for other, count in zip(self.others, self.before, strict=True)):
+            raise NotReplayable("there is a boundary inside, or another device is used")
+        gc.collect()  # what hangs in reference cycles is no output
+        records = recorder.place.records()
+        for record in records:
+            if isinstance(record, Call) and any(isinstance(part, HostScalar) for part in tree_leaves((record.arguments, record.keywords))):
+                raise NotReplayable(f"{record.operation} takes a number from a CPU tensor, which may be another at the next call")
+        return Taken(
+            recorder.place,
+            list(recorder.leaves),
+            [owner() for owner in recorder.owners],
+            list(recorder.floats),
+            list(recorder.ints),
+            recorder.pending(),
+            _draws(recorder, records),
+            self.updates,
+            self.roots,
+            self.uploads,
+        )
+
+
+def _draws(recorder: Recorder, records: list[Record]) -> list[Draws]:
+    from surestep.tensor import generator
+
+    found, position = [], 0
+    seeds = iter(recorder.seeds.items())
+    for record in records:
+        if isinstance(record, Seed):
+            (number, seed), (_, first) = next(seeds)
+            stream = generator.stream(number)
+            if stream is None or stream.seed != seed:
+                raise NotReplayable("random numbers come from a CPU generator, or the seed is set inside")
+            found.append(Draws(number, position, stream.offset - first))
+        position += needs(record)[2]
+    return found
+
+
+def graph_nodes(roots: list[Any]) -> set[Any]:
+    """All nodes of the graphs that backward ran through."""
+    found: set[Any] = set()
+    waiting = list(roots)
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in found:
+            continue
+        found.add(node)
+        waiting.extend(following for following, _ in node.next_functions)
+    return found
+
+

@@ -1,0 +1,369 @@
+"""``surestep.compile``: a step whose calls are one program each, and are replayed where they are proven to be the same again."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, overload
+
+
+from surestep.loop.boundaries import boundary
+from surestep.observe import events, frames
+from surestep.observe.events import Cause
+from surestep.replay.capture import Watch
+from surestep.replay.plan import Entry, Plan, entry
+from surestep.replay.signature import Arguments, as_values, described
+from surestep.replay.values import NotReplayable
+from surestep.replay.walk import follow
+from surestep.tensor import devices
+from surestep.trace.recorder import Recorder
+
+_PLANS = 8  # proven calls that are kept for one signature
+_TRIES = 6  # proofs that may fail for one signature before it is left at recording
+_inside = threading.local()
+
+
+class GraphBreak(RuntimeError):
+    """Something inside a ``compile(full_graph=True)`` would have cut its program in two."""
+
+
+class CompiledFunction:
+    """A function whose calls are one program each. Made by :func:`compile`."""
+
+    def __init__(self, function: Callable[..., Any], name: str, full_graph: bool, limit: int | None, options: Mapping[str, Any] | None):
+        functools.update_wrapper(self, function, updated=())
+        self.function = function
+        self.name = name
+        self.scope = Scope(name, full_graph, options)
+        self.limit = limit
+        self.plans: dict[tuple, list[Plan]] = {}
+        self.waiting: dict[tuple, Plan] = {}  # recorded once; to be compared with the next call
+        self.failures: dict[tuple, list[NotReplayable]] = {}
+        self.programs: dict[Any, tuple[tuple, frames.Line | None]] = {}  # by place in the trie: the first call's signature
+        self.recorded = 0
+        self.last: NotReplayable | str | None = None
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<compiled {self.name}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Replays the step, or runs its Python and records it."""
+        if getattr(_inside, "depth", 0):
+            return self.function(*args, **kwargs)  # part of the step around it
+        arguments = Arguments(args, kwargs)
+        plans = self.plans.get(arguments.key)
+        if plans is not None:
+            for plan in plans:
+                inputs = self._ready(plan, arguments)
+                if inputs is not None:
+                    if os.environ.get("SURESTEP_VERIFY_REPLAY") == "1":
+                        return self._verified(plan, arguments, args, kwargs)
+                    return plan.run(arguments, inputs)
+        return self._record(arguments, args, kwargs)
+
+    def _ready(self, plan: Plan, arguments: Arguments) -> Any:
+        changed = plan.changed()
+        if changed is not None:
+            self.last = changed
+            return None
+        if any(recorder.count for recorder in devices.started()):
+            boundary(Cause.CLOSURE)
+        return plan.inputs(arguments)
+
+    # Recording
+
+    def _record(self, arguments: Arguments, args: tuple, kwargs: dict[str, Any]) -> Any:
+        failures = self.failures.setdefault(arguments.key, [])
+        if len(failures) >= _TRIES:
+            return self._plain(arguments, args, kwargs)
+        try:
+            guards = follow(self.function, *as_values(args, kwargs))
+        except NotReplayable as error:
+            self._failed(arguments, error)
+            return self._plain(arguments, args, kwargs)
+        waiting = self.waiting.pop(arguments.key, None)
+        recorders = devices.recorders()
+        recorder = arguments.tensors[0]._storage.trace if arguments.tensors else recorders[devices.current()]
+        with self.scope.entered():
+            if waiting is not None:
+                waiting.expected = None if waiting.changed() is not None else waiting.inputs(arguments)
+            before = entry(guards)
+            watch = Watch(recorders, recorder)
+            with watch:
+                result = self.function(*args, **kwargs)
+            plan = self._bound(guards, arguments, before, watch, waiting, result)
+            self._limited(recorder, arguments)
+        if plan is not None:
+            self._settle(plan, waiting, recorder, arguments)
+        self.recorded += 1
+        return result
+
+    def _bound(self, guards: Any, arguments: Arguments, before: Entry, watch: Watch, waiting: Plan | None, result: Any) -> Plan | None:
+        try:
+            taken = watch.taken()
+            plan = Plan(watch.recorder, guards, arguments, before, taken, result)
+            if waiting is not None and waiting.expected is not None:
+                what = waiting.differs(arguments, before, taken, result)
+                plan.same = what is None
+                if what is not None:
+                    raise NotReplayable(f"the same call did something else the second time: {what}")
+            return plan
+        except NotReplayable as error:
+            self._failed(arguments, error)
+            return None
+
+    def _settle(self, plan: Plan, waiting: Plan | None, recorder: Recorder, arguments: Arguments) -> None:
+        """After the program was run: a call that did twice the same is replayed from now on."""
+        program = recorder.ran
+        if program is None or program.outputs is None:
+            return
+        try:
+            plan.ready(program)
+        except (NotReplayable, KeyError) as error:
+            self._failed(arguments, error if isinstance(error, NotReplayable) else NotReplayable("its program has other outputs"))
+            return
+        if waiting is not None and plan.same:
+            kept = self.plans.setdefault(arguments.key, [])
+            kept.insert(0, plan)
+            del kept[_PLANS:]
+            self.failures.pop(arguments.key, None)
+            self.last = None
+        else:
+            self.waiting[arguments.key] = plan
+
+    def _plain(self, arguments: Arguments, args: tuple, kwargs: dict[str, Any]) -> Any:
+        recorder = arguments.tensors[0]._storage.trace if arguments.tensors else devices.recorders()[devices.current()]
+        with self.scope.entered():
+            result = self.function(*args, **kwargs)
+            self._limited(recorder, arguments)
+        self.recorded += 1
+        return result
+
+    def _failed(self, arguments: Arguments, error: NotReplayable) -> None:
+        self.failures.setdefault(arguments.key, []).append(error)
+        self.last = error
+        if len(self.failures[arguments.key]) >= _TRIES // 2:
+            line = frames.Line(error.file, error.line, self.name) if error.file else None
+            events.emit("not_replayed", line, function=self.name, reason=error.reason)
+
+    def _limited(self, recorder: Recorder, arguments: Arguments) -> None:
+        """Counts the programs, and raises where there are more than the user allowed."""
+        place = recorder.place
+        if place in self.programs or not recorder.count:
+            return
+        if self.limit is not None and len(self.programs) >= self.limit:
+            before, line = list(self.programs.values())[-1]
+            raise RuntimeError(
+                f"{self.name} would need more than max_different_graphs={self.limit} programs: {described(before, arguments.key)}"
+                if before != arguments.key
+                else f"{self.name} would need more than max_different_graphs={self.limit} programs: with the same arguments it recorded other "
+                f"operations than before (last at {line}): {_first_difference(list(self.programs)[-1], place)}"
+            )
+        self.programs[place] = (arguments.key, frames.user_line())
+
+    def _verified(self, plan: Plan, arguments: Arguments, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Runs the Python instead of the replay, and holds what it recorded against what the replay would have done."""
+        recorders = devices.recorders()
+        with self.scope.entered():
+            plan.expected = plan.inputs(arguments)
+            before = entry(plan.guards)
+            watch = Watch(recorders, plan.recorder)
+            with watch:
+                result = self.function(*args, **kwargs)
+            try:
+                what = plan.differs(arguments, before, watch.taken(), result)
+            except NotReplayable as error:
+                what = str(error)
+            if what is not None:
+                raise RuntimeError(f"SURESTEP_VERIFY_REPLAY: a replay of {self.name} would have been wrong: {what}")
+        return result
+
+
+def _first_difference(one: Any, other: Any) -> str:
+    for before, now in zip(one.records(), other.records(), strict=False):
+        if before is not now and repr(before)[:200] != repr(now)[:200]:
+            return f"{_operation(now)} where there was {_operation(before)}"
+    return "one of them goes on longer"
+
+
+def _operation(record: Any) -> str:
+    return str(getattr(record, "operation", type(record).__name__.lower()))
+
+
+class Scope:
+    """The boundaries around a compiled call, and what is forbidden inside."""
+
+    def __init__(self, name: str, full_graph: bool, options: Mapping[str, Any] | None):
+        self.name = name
+        self.full_graph = full_graph
+        self.options = tuple(sorted((options or {}).items()))
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """One program: a boundary before, one after, none of ``optimizer.step()``'s in between."""
+        recorders = devices.recorders()
+        boundary(Cause.CLOSURE)
+        before = [(recorder.options, recorder.sealed) for recorder in recorders]
+        _inside.depth = getattr(_inside, "depth", 0) + 1
+        for recorder in recorders:
+            recorder.in_step += 1
+            recorder.options = self.options
+            if self.full_graph:
+                recorder.sealed = self._refuse
+        try:
+            yield
+        finally:
+            _inside.depth -= 1
+            for recorder, (_, sealed) in zip(recorders, before, strict=True):
+                recorder.in_step -= 1
+                recorder.sealed = sealed
+            try:
+                boundary(Cause.CLOSURE)
+            finally:
+                for recorder, (options, _) in zip(recorders, before, strict=True):
+                    recorder.options = options
+
+    def _refuse(self, cause: Cause) -> None:
+        line = frames.user_line()
+        raise GraphBreak(
+            f"{self.name} was compiled with full_graph=True, but {_BREAKS.get(cause, cause.value)} at {line or 'no line of yours'}. {_INSTEAD.get(cause, '')}".rstrip()
+        )
+
+
+_BREAKS = {
+    Cause.VALUE: "a value is read",
+    Cause.PRINT: "a tensor is printed",
+    Cause.FALLBACK: "an operation runs on the host",
+    Cause.SHAPE: "a shape depends on values",
+    Cause.SYNC: "there is a sync()",
+    Cause.STEP_ENTRY: "there is a step()",
+    Cause.TRANSFER: "a tensor goes to another device",
+    Cause.LIMIT: "too much is recorded",
+}
+_INSTEAD = {
+    Cause.VALUE: "Return the tensor and read it after the call; or use torch.where for a branch.",
+    Cause.PRINT: "Return the tensor and print it after the call.",
+    Cause.FALLBACK: "Write it with operations that the device has (docs/operators.md), or leave full_graph out.",
+    Cause.SHAPE: "A mask (torch.where) or a fixed size (topk, padding) keeps it one program.",
+    Cause.SYNC: "The end of the compiled function is a boundary: leave the sync() out.",
+    Cause.STEP_ENTRY: "The compiled function is one step already: leave the step() out.",
+    Cause.TRANSFER: "Move it after the call.",
+    Cause.LIMIT: "Compile a smaller part.",
+}
+
+
+@overload
+def compile(
+    f: None = None,
+    full_graph: bool = False,
+    name: str | None = None,
+    max_different_graphs: int | None = None,
+    custom_compile_options: Mapping[str, Any] | None = None,
+    num_different_graphs_allowed: int | None = None,
+) -> Any: ...
+
+
+@overload
+def compile(
+    f: Callable[..., Any],
+    full_graph: bool = False,
+    name: str | None = None,
+    max_different_graphs: int | None = None,
+    custom_compile_options: Mapping[str, Any] | None = None,
+    num_different_graphs_allowed: int | None = None,
+) -> CompiledFunction: ...
+
+
+def compile(
+    f: Callable[..., Any] | None = None,
+    full_graph: bool = False,
+    name: str | None = None,
+    max_different_graphs: int | None = None,
+    custom_compile_options: Mapping[str, Any] | None = None,
+    num_different_graphs_allowed: int | None = None,
+) -> Any:
+    """Compiles a step: each call is one program, and where a call is proven to be the same again, its Python is not run.
+
+    As a function (``step = compile(step)``), a decorator, with options or without, or a context manager (``with compile():``), which is a
+    ``step()`` with these options.
+
+    Args:
+        f: A function, method or module: a part of a training step, or all of it.
+        full_graph: An error where something inside would cut the program in two: a value read, an operation on the host, ``sync()``.
+        name: What to call it in messages; the function's name if None.
+        max_different_graphs: An error where more programs than this are needed, which names what differs.
+        custom_compile_options: XLA's own options for these programs.
+        num_different_graphs_allowed: The name of ``max_different_graphs`` in older releases of torch_xla.
+
+    Raises:
+        GraphBreak: with ``full_graph``, at the user's line.
+        RuntimeError: with ``max_different_graphs``, before the program too many is built.
+    """
+    limit = max_different_graphs if max_different_graphs is not None else num_different_graphs_allowed
+    if limit is not None and limit < 1:
+        raise ValueError(f"max_different_graphs must be at least 1, not {limit}")
+    if f is None:
+        return _Block(name or "compile()", full_graph, limit, custom_compile_options)
+    if isinstance(f, CompiledFunction):
+        f = f.function
+    if not callable(f):
+        raise TypeError(f"compile() takes a function or a module, not {f!r}")
+    called = name or getattr(f, "__name__", None) or type(f).__name__
+    return CompiledFunction(f, called, full_graph, limit, custom_compile_options)
+
+
+class _Block:
+    """``compile(...)`` without a function: a decorator that is still to be given one, and a context manager."""
+
+    def __init__(self, name: str, full_graph: bool, limit: int | None, options: Mapping[str, Any] | None):
+        self.scope = Scope(name, full_graph, options)
+        self.limit = limit
+        self.options = options
+        self.open: list[Any] = []
+
+    def __call__(self, function: Callable[..., Any]) -> CompiledFunction:
+        called = self.scope.name if self.scope.name != "compile()" else getattr(function, "__name__", type(function).__name__)
+        return CompiledFunction(function, called, self.scope.full_graph, self.limit, self.options)
+
+    def __enter__(self) -> None:
+        self.open.append(self.scope.entered())
+        self.open[-1].__enter__()
+
+    def __exit__(self, *error: Any) -> Any:
+        return self.open.pop().__exit__(*error)
+
+
+def explain(function: Any) -> str:
+    """What a compiled function does at its next calls, in words: its programs, whether they are replayed, under which guards, and if not, why."""
+    if isinstance(function, types.MethodType):
+        function = function.__func__
+    if not isinstance(function, CompiledFunction):
+        raise TypeError(f"explain() takes what compile() returned, not {function!r}")
+    lines = [f"{function.name}: {len(function.programs)} program(s), {function.recorded} call(s) recorded"]
+    for plans in function.plans.values():
+        for plan in plans:
+            guards = plan.guards
+            lines.append(
+                f"  replayed {plan.runs} time(s) as {plan.program.name if plan.program else '?'}: {len(plan.kept)} tensors from outside, "
+                f"{plan.count_arguments} from arguments"
+            )
+            lines.append(
+                f"    guards: {sum(len(keys) for _, keys, _ in guards.items.values())} attributes and variables, {len(guards.tensors)} tensors, "
+                f"{len(guards.optimizers)} optimizer(s), {len(guards.codes)} function(s)"
+            )
+            changed = plan.changed()
+            lines.append(f"    now: {'holds' if changed is None else changed}")
+    if not function.plans:
+        lines.append("  not replayed" if function.last is None else f"  not replayed: {function.last}")
+    elif function.last is not None:
+        lines.append(f"  last recorded because: {function.last}")
+    return "\n".join(lines)
+
+

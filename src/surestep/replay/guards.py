@@ -1,0 +1,228 @@
+"""Guards: what must still be so for a replay. All of them hold, or the step's Python runs.
+
+They are kept in lists that C loops compare by identity: a value that was replaced by an equal one is recorded again once, which is right too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter, contains, getitem, is_
+from typing import Any
+
+import torch
+
+_MISSING = object()
+
+
+class Guards:
+    """What a walk through a step's code has read from outside of it."""
+
+    def __init__(self) -> None:
+        self.items: dict[int, tuple[Mapping[Any, Any], dict[Any, Any], str]] = {}  # by mapping: its keys that were read
+        self.absent: dict[int, tuple[Mapping[Any, Any], set[Any], str]] = {}
+        self.wholes: dict[int, tuple[Mapping[Any, Any], tuple, tuple, str]] = {}
+        self.sequences: dict[int, tuple[Sequence[Any], tuple, str]] = {}
+        self.empty: dict[int, tuple[Any, str]] = {}
+        self.cells: dict[int, tuple[Any, Any, str]] = {}
+        self.codes: dict[int, tuple[Any, Any, Any]] = {}
+        self.types: dict[int, tuple[Any, type]] = {}
+        self.tensors: dict[int, tuple[torch.Tensor, str]] = {}
+        self.grads: dict[int, tuple[torch.Tensor, bool, str]] = {}  # whether `.grad` was None where the code asks
+        self.optimizers: dict[int, tuple[torch.optim.Optimizer, str]] = {}
+
+    # What the walk notes
+
+    def item(self, mapping: Mapping[Any, Any], key: Any, value: Any, path: str) -> None:
+        """``mapping[key] is value``"""
+        self.items.setdefault(id(mapping), (mapping, {}, path))[1][key] = value
+
+    def lacks(self, mapping: Mapping[Any, Any], key: Any, path: str) -> None:
+        """``key not in mapping``"""
+        self.absent.setdefault(id(mapping), (mapping, set(), path))[1].add(key)
+
+    def whole(self, mapping: Mapping[Any, Any], path: str) -> None:
+        """The mapping's keys and values, in order."""
+        self.wholes[id(mapping)] = (mapping, tuple(mapping), tuple(mapping.values()), path)
+
+    def sequence(self, sequence: Sequence[Any], path: str) -> None:
+        """The elements of a list."""
+        self.sequences[id(sequence)] = (sequence, tuple(sequence), path)
+
+    def none(self, container: Any, path: str) -> None:
+        """The container is empty."""
+        self.empty[id(container)] = (container, path)
+
+    def cell(self, cell: Any, value: Any, path: str) -> None:
+        """The variable of an enclosing function."""
+        self.cells[id(cell)] = (cell, value, path)
+
+    def code(self, function: Any) -> None:
+        """The function's code and defaults: notebooks replace them when a cell is edited."""
+        self.codes[id(function)] = (function, function.__code__, function.__defaults__)
+
+    def type(self, thing: Any) -> None:
+        """The object's class."""
+        self.types[id(thing)] = (thing, type(thing))
+
+    def tensor(self, tensor: torch.Tensor, path: str) -> None:
+        """The tensor's memory, how it lies there, and whether it wants a gradient."""
+        self.tensors.setdefault(id(tensor), (tensor, path))
+
+    def grad(self, tensor: torch.Tensor, path: str) -> None:
+        """Whether the tensor has a gradient."""
+        self.grads[id(tensor)] = (tensor, tensor.grad is None, path)
+
+    # What holds
+
+    def compiled(self) -> list[tuple[Callable[[], bool], Callable[[], str]]]:
+        """The guards as functions: does it hold, and if not, what changed."""
+        checks: list[tuple[Callable[[], bool], Callable[[], str]]] = []
+        if self.items:
+            checks.append(_items(list(self.items.values())))
+        if self.absent:
+            checks.append(_absent(list(self.absent.values())))
+        checks += [_whole(*each) for each in self.wholes.values()]
+        checks += [_sequence(*each) for each in self.sequences.values()]
+        if self.empty:
+            checks.append(_empty(list(self.empty.values())))
+        if self.cells:
+            checks.append(_cells(list(self.cells.values())))
+        if self.codes:
+            checks.append(_codes(list(self.codes.values())))
+        if self.types:
+            checks.append(_types(list(self.types.values())))
+        if self.tensors:
+            checks.append(_tensors(list(self.tensors.values())))
+        checks += [_grad(*each) for each in self.grads.values()]
+        return checks
+
+
+def _changed(mapping: Mapping[Any, Any], expected: Mapping[Any, Any], path: str) -> str:
+    for key, value in expected.items():
+        now = mapping.get(key, _MISSING)
+        if now is not value:
+            what = f"{path}{key}" if path.endswith((".", " ")) or not path else f"{path}.{key}"
+            return f"{what} was {_shown(value)} and is {'gone' if now is _MISSING else _shown(now)}"
+    return f"{path} has other entries"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {list(value.shape)}"
+    if isinstance(value, (torch.nn.Module, dict, list)):
+        return f"a {type(value).__name__}"
+    text = repr(value)
+    return text if len(text) < 60 else f"a {type(value).__name__}"
+
+
+def _items(read: list[tuple[Mapping[Any, Any], dict[Any, Any], str]]) -> Any:
+    mappings = [mapping for mapping, expected, _ in read for _ in expected]
+    keys = [key for _, expected, _ in read for key in expected]
+    values = [value for _, expected, _ in read for value in expected.values()]
+
+    def holds() -> bool:
+        try:
+            return all(map(is_, map(getitem, mappings, keys), values))
+        except KeyError:
+            return False
+
+    def what() -> str:
+        for mapping, expected, path in read:
+            if any(mapping.get(key, _MISSING) is not value for key, value in expected.items()):
+                return _changed(mapping, expected, path)
+        return "something that the step reads"
+
+    return holds, what
+
+
+def _absent(read: list[tuple[Mapping[Any, Any], set[Any], str]]) -> Any:
+    mappings = [mapping for mapping, keys, _ in read for _ in keys]
+    names = [key for _, keys, _ in read for key in keys]
+
+    def what() -> str:
+        path, name = next((path, key) for mapping, keys, path in read for key in keys if key in mapping)
+        return f"{path} has {name!r} now"
+
+    return lambda: not any(map(contains, mappings, names)), what
+
+
+def _codes(functions: list[tuple[Any, Any, Any]]) -> Any:
+    things, codes, defaults = zip(*functions, strict=True)
+    code, default = attrgetter("__code__"), attrgetter("__defaults__")
+    return (
+        lambda: all(map(is_, map(code, things), codes)) and all(map(is_, map(default, things), defaults)),
+        lambda: "the code of a function was replaced",
+    )
+
+
+def _whole(mapping: Mapping[Any, Any], keys: tuple, values: tuple, path: str) -> Any:
+    count = len(keys)
+    return (
+        lambda: len(mapping) == count and all(map(is_, mapping, keys)) and all(map(is_, mapping.values(), values)),
+        lambda: _changed(mapping, dict(zip(keys, values, strict=True)), path),
+    )
+
+
+def _sequence(sequence: Sequence[Any], values: tuple, path: str) -> Any:
+    count = len(values)
+    return lambda: len(sequence) == count and all(map(is_, sequence, values)), lambda: f"{path} has other elements"
+
+
+def _empty(containers: list[tuple[Any, str]]) -> Any:
+    things = [container for container, _ in containers]
+    return lambda: not any(things), lambda: f"{next(path for thing, path in containers if thing)} is not empty any more"
+
+
+def _cells(cells: list[tuple[Any, Any, str]]) -> Any:
+    variables, values = [cell for cell, _, _ in cells], [value for _, value, _ in cells]
+    contents = attrgetter("cell_contents")
+
+    def what() -> str:
+        cell, value, path = next(each for each in cells if each[0].cell_contents is not each[1])
+        return f"{path} was {_shown(value)} and is {_shown(cell.cell_contents)}"
+
+    def holds() -> bool:
+        try:
+            return all(map(is_, map(contents, variables), values))
+        except ValueError:  # the variable was deleted
+            return False
+
+    return holds, what
+
+
+def _types(objects: list[tuple[Any, type]]) -> Any:
+    things, kinds = [thing for thing, _ in objects], [kind for _, kind in objects]
+    return lambda: all(map(is_, map(type, things), kinds)), lambda: "an object has another class"
+
+
+def _tensors(tensors: list[tuple[torch.Tensor, str]]) -> Any:
+    """Tensors that are read or written in place: their memory stays the same object, whatever values it holds."""
+    things = [tensor for tensor, _ in tensors]
+    ours = [tensor for tensor in things if hasattr(tensor, "_storage")]
+    storage, layout, wants = attrgetter("_storage"), attrgetter("_layout"), attrgetter("requires_grad")
+    storages, layouts, wanted = list(map(storage, ours)), list(map(layout, ours)), list(map(wants, things))
+    hooks, after = attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks")
+    trained = [tensor for tensor in things if tensor.requires_grad]
+
+    def holds() -> bool:
+        return (
+            all(map(is_, map(storage, ours), storages))
+            and all(map(is_, map(layout, ours), layouts))
+            and all(map(is_, map(wants, things), wanted))
+            and not any(map(hooks, trained))
+            and not any(map(after, trained))
+        )
+
+    def what() -> str:
+        for (tensor, path), want in zip(tensors, wanted, strict=True):
+            if tensor.requires_grad is not want:
+                return f"{path}.requires_grad is {tensor.requires_grad}"
+            if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
+                return f"{path} has a gradient hook"
+        return "a tensor's memory was replaced (.data =, set_, another shape)"
+
+    return holds, what
+
+
+def _grad(tensor: torch.Tensor, missing: bool, path: str) -> Any:
+    return lambda: (tensor.grad is None) is missing, lambda: f"{path}.grad is {'there' if missing else 'None'} now"

@@ -1,0 +1,248 @@
+"""Calls of modules: PyTorch's own are taken as a whole, with all their attributes guarded; the user's ``forward`` is followed."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+from torch.nn.modules import module as _module
+
+from surestep.replay import attributes
+from surestep.replay.known import named, refusal
+from surestep.replay.values import Known, New, NotReplayable, Value, plain
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
+# Modules that compute on the host, or keep Python state.
+_NOT_WHOLE = (torch.nn.SyncBatchNorm, torch.nn.modules.lazy.LazyModuleMixin)
+
+
+def is_library(thing: Any) -> bool:
+    """Whether a module is one of PyTorch's own."""
+    return type(thing).__module__.startswith("torch.nn.") and not isinstance(thing, _NOT_WHOLE)
+
+
+def call(walk: Any, module: Known, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``module(...)``"""
+    thing = module.object
+    kind = type(thing)
+    if kind.__call__ is not torch.nn.Module.__call__ and "__call__" in vars(kind):
+        return _followed(walk, kind.__call__, module, args, kwargs)
+    walk.guards.type(thing)
+    _no_hooks(walk, module)
+    if kind in (torch.nn.Sequential,):
+        return _in_turn(walk, module, args)
+    forward = attributes.attribute(walk, module, "forward")
+    function, receivers = attributes.unbound(forward.object) if isinstance(forward, Known) else (None, [])
+    if isinstance(function, types.FunctionType) and attributes.trusted(function.__module__ or ""):
+        return _whole(walk, module, args, kwargs)
+    from surestep.replay import calls
+
+    return calls.call(walk, forward, args, kwargs)
+
+
+def _followed(walk: Any, function: Any, module: Known, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    from surestep.replay import calls
+
+    return calls.call(walk, Known(function, f"{module.path}.__call__"), [module, *args], kwargs)
+
+
+def _no_hooks(walk: Any, module: Known) -> None:
+    own = vars(module.object)
+    for name in _HOOKS:
+        if own[name]:
+            raise NotReplayable(f"{module} has hooks ({name}), whose Python must run at each call")
+        walk.guards.item(own, name, own[name], f"{module.path}.")
+        walk.guards.none(own[name], f"{module.path}.{name}")
+    for name in _GLOBAL_HOOKS:
+        hooks = getattr(_module, name)
+        if hooks:
+            raise NotReplayable("there are hooks on all modules, whose Python must run at each call")
+        walk.guards.none(hooks, name)
+    if own.get("_compiled_call_impl") is not None:
+        raise NotReplayable(f"{module} was compiled by module.compile()")
+
+
+def _in_turn(walk: Any, module: Known, args: list[Value]) -> Value:
+    (value,) = args
+    for name, child in attributes.children(walk, module).items():
+        value = call(walk, Known(child, f"{module.path}[{name}]"), [value], {})
+    return value
+
+
+def _whole(walk: Any, module: Known, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """One of PyTorch's own modules."""
+    from surestep.replay import calls
+
+    guard_whole(walk, module)
+    return calls.computed(walk, args, kwargs)
+
+
+def guard_whole(walk: Any, module: Known) -> None:
+    """All that a module's ``forward`` could read: its attributes, parameters, buffers and children."""
+    thing = module.object
+    if not is_library(thing):
+        raise NotReplayable(f"{module} (a {type(thing).__name__}) is called by one of PyTorch's modules, and not followed there")
+    walk.guards.type(thing)
+    _no_hooks(walk, module)
+    own = vars(thing)
+    for name, value in own.items():
+        if name.startswith("_") and name not in ("_parameters", "_buffers", "_modules", "_flat_weights", "_qkv_same_embed_dim"):
+            continue
+        walk.guards.item(own, name, value, f"{module.path}.")
+        if name in ("_parameters", "_buffers"):
+            guard_tensors(walk, value, module.path)
+        elif name == "_modules":
+            if value:
+                walk.guards.whole(value, module.path)
+            for key, child in value.items():
+                if child is not None:
+                    guard_whole(walk, Known(child, f"{module.path}.{key}"))
+        else:
+            _guard_attribute(walk, value, f"{module.path}.{name}")
+
+
+def guard_tensors(walk: Any, entries: dict[str, torch.Tensor | None], path: str) -> None:
+    """A module's parameters or buffers."""
+    if entries:
+        walk.guards.whole(entries, path)
+    for name, tensor in entries.items():
+        if tensor is not None:
+            walk.guards.tensor(tensor, f"{path}.{name}")
+
+
+def _guard_attribute(walk: Any, value: Any, path: str) -> None:
+    if plain(value) or value is None:
+        return
+    if isinstance(value, torch.Tensor):
+        walk.guards.tensor(value, path)
+    elif isinstance(value, (list, tuple, dict)):
+        attributes.guard_content(walk, Known(value, path))
+    elif isinstance(value, torch.nn.Module):
+        guard_whole(walk, Known(value, path))
+    elif not (callable(value) and attributes.trusted(getattr(value, "__module__", "") or "")):
+        raise NotReplayable(f"{path} (a {type(value).__name__}) is used by one of PyTorch's modules")
+
+
+def _tree(walk: Any, module: Known, recurse: bool = True, prefix: str = "") -> list[tuple[str, Known]]:
+    """A module and its descendants, guarded as a tree."""
+    found = [(prefix, module)]
+    if recurse:
+        for name, child in attributes.children(walk, module).items():
+            if child is not None:
+                found += _tree(walk, Known(child, f"{module.path}.{name}"), True, f"{prefix}{name}.")
+    return found
+
+
+def _parts(walk: Any, module: Known, table: str) -> dict[str, Known]:
+    """All parameters or buffers, each once."""
+    found: dict[str, Known] = {}
+    seen: set[int] = set()
+    for prefix, part in _tree(walk, module):
+        entries = vars(part.object)[table]
+        guard_tensors(walk, entries, part.path)
+        for name, tensor in entries.items():
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                found[prefix + name] = Known(tensor, f"{part.path}.{name}")
+    return found
+
+
+def method(walk: Any, receiver: Known, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """A method that PyTorch gives modules; None where it is the user's own, to be followed."""
+    if not isinstance(function, types.FunctionType) or not attributes.trusted(function.__module__ or ""):
+        return None
+    name = function.__name__
+    if name == "forward":
+        return _whole(walk, receiver, args, kwargs)
+    if name in ("_call_impl", "_wrapped_call_impl", "__call__"):
+        return call(walk, receiver, args, kwargs)
+    if name in ("parameters", "buffers", "named_parameters", "named_buffers") and not args and not kwargs:
+        parts = _parts(walk, receiver, "_parameters" if "parameters" in name else "_buffers")
+        if name.startswith("named"):
+            return New(list, [New(tuple, [Known(key), part]) for key, part in parts.items()])
+        return New(list, list(parts.values()))
+    if name in ("children", "modules") and not args:
+        tree = [part for _, part in _tree(walk, receiver)]
+        direct = [Known(child, f"{receiver.path}.{key}") for key, child in attributes.children(walk, receiver).items()]
+        return New(list, tree if name == "modules" else direct)
+    if name == "named_children":
+        return New(list, [New(tuple, [Known(k), Known(c, f"{receiver.path}.{k}")]) for k, c in attributes.children(walk, receiver).items()])
+    if name == "zero_grad":
+        _parts(walk, receiver, "_parameters")
+        return Known(None)
+    if name in ("train", "eval"):
+        return _mode(walk, receiver, name, args, kwargs)
+    raise NotReplayable(f"{receiver}.{name}() is not known to do the same at each call")
+
+
+def _mode(walk: Any, receiver: Known, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``train()`` and ``eval()``, where they change nothing."""
+    given = args[0] if args else kwargs.get("mode", Known(True))
+    if not isinstance(given, Known):
+        raise NotReplayable(f"{receiver}.{name}() with a mode that is not known")
+    wanted = name == "train" and bool(given.object)
+    for _, part in _tree(walk, receiver):
+        own = vars(part.object)
+        if own["training"] is not wanted:
+            raise NotReplayable(f"{receiver}.{name}() changes the module's mode. Call it before the step")
+        walk.guards.item(own, "training", wanted, f"{part.path}.")
+    return receiver
+
+
+def library(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """Functions of PyTorch's, torch_xla's and ours that call what they are given; None where it isn't one of them."""
+    import torch.utils.checkpoint
+
+    from surestep.loop.optimizer import optimizer_step
+    from surestep.replay import calls, optimizers
+
+    if function is torch.utils.checkpoint.checkpoint:
+        options = {"use_reentrant", "preserve_rng_state", "determinism_check", "debug", "context_fn", "early_stop"}
+        return calls.call(walk, args[0], args[1:], {name: value for name, value in kwargs.items() if name not in options})
+    if function is optimizer_step and isinstance(args[0], Known):
+        return optimizers.step(walk, args[0])
+    if function is torch.autograd.backward:
+        return calls.computed(walk, args, kwargs)
+    inner = getattr(function, "__wrapped__", None)
+    if function.__module__ == "torch.amp.autocast_mode" and inner is not None:  # custom_fwd, custom_bwd, @autocast
+        return calls.call(walk, Known(inner, named(inner)), args, kwargs)
+    return None
+
+
+def autograd_function(walk: Any, kind: Known, args: list[Value]) -> Value:
+    """``Function.apply``: its forward is followed, and its backward, which PyTorch calls later."""
+    from surestep.replay import calls
+
+    context = New(object, None)
+    split = kind.object.setup_context is not torch.autograd.Function.setup_context
+    forward = attributes.attribute(walk, kind, "forward")
+    calls.call(walk, forward, args if split else [context, *args], {})
+    if split:
+        calls.call(walk, attributes.attribute(walk, kind, "setup_context"), [context, New(tuple), New()], {})
+    backward = attributes.attribute(walk, kind, "backward")
+    function = backward.object if isinstance(backward, Known) else None
+    if isinstance(function, types.FunctionType):
+        function = getattr(function, "__wrapped__", function)  # once_differentiable
+        count = max(1, function.__code__.co_argcount - 1)
+        calls.call(walk, Known(function, named(function)), [context, *[New(torch.Tensor)] * count], {})
+    return New()
+
+
+def construct(walk: Any, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A new object. Only of classes whose making does nothing else."""
+    from surestep.replay import calls
+
+    if kind in (torch.Size, torch.device, torch.dtype):
+        return calls.computed(walk, args, kwargs)
+    if issubclass(kind, tuple) and hasattr(kind, "_fields") and "__new__" in vars(kind):
+        names: Any = kind._fields
+        return New(object, {**dict(zip(names, args, strict=False)), **kwargs})
+    if issubclass(kind, BaseException):
+        return New(object, {})
+    if issubclass(kind, torch.nn.Module):
+        raise NotReplayable(f"a new {kind.__name__} is made at each call. Make it once, outside of the step")
+    raise refusal(kind)
+
+

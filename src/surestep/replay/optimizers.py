@@ -1,0 +1,103 @@
+"""Methods of optimizers. A step is one recorded operation a group (`loop.updates`), whose numbers a replay takes from the group anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim import optimizer as _optimizer
+
+from surestep.loop.updates import RULES, Rule
+from surestep.replay.values import Known, NotReplayable, Value
+
+KINDS: dict[type, str] = {
+    torch.optim.SGD: "sgd",
+    torch.optim.Adam: "adam",
+    torch.optim.AdamW: "adam",
+    torch.optim.RMSprop: "rmsprop",
+    torch.optim.Adagrad: "adagrad",
+    torch.optim.Adadelta: "adadelta",
+    torch.optim.Adamax: "adamax",
+    torch.optim.RAdam: "radam",
+}
+
+
+def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
+    """The rule by which an optimizer of `torch.optim` steps."""
+    return RULES[KINDS[type(optimizer)]]
+
+
+def method(walk: Any, receiver: Known, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """A method of an optimizer of PyTorch's; None where it is the user's own, to be followed."""
+    optimizer = receiver.object
+    if type(optimizer) not in KINDS:
+        if (function.__module__ or "").startswith("torch."):
+            raise NotReplayable(
+                f"{receiver} is a {type(optimizer).__name__}: only {', '.join(sorted(kind.__name__ for kind in KINDS))} of torch.optim are replayed"
+            )
+        return None
+    if function.__name__ == "zero_grad":
+        _guard(walk, receiver)
+        return Known(None)
+    if function.__name__ == "step":
+        if args or kwargs:
+            raise NotReplayable(f"{receiver}.step(closure) runs the closure's Python")
+        return step(walk, receiver)
+    raise NotReplayable(f"{receiver}.{function.__name__}() is not known to do the same at each call")
+
+
+def scheduled_step(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``optimizer.step`` after a scheduler was made for the optimizer, which notes that it is called."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    optimizer = cells["opt_ref"].cell_contents() if "opt_ref" in cells else None
+    if not isinstance(optimizer, torch.optim.Optimizer) or args or kwargs:
+        raise NotReplayable("optimizer.step is wrapped by something that is not followed")
+    return step(walk, Known(optimizer, "the optimizer"))
+
+
+def step(walk: Any, receiver: Known) -> Value:
+    """``optimizer.step()``"""
+    optimizer = receiver.object
+    if type(optimizer) not in KINDS:
+        raise NotReplayable(
+            f"{receiver} is a {type(optimizer).__name__}: only {', '.join(sorted(kind.__name__ for kind in KINDS))} of torch.optim are replayed"
+        )
+    for hooks in (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks):
+        if hooks:
+            raise NotReplayable(f"{receiver} has hooks on its step, whose Python must run at each call")
+        walk.guards.none(hooks, f"{receiver.path}'s hooks")
+    for hooks, name in (
+        (_optimizer._global_optimizer_pre_hooks, "hooks before all optimizers' steps"),
+        (_optimizer._global_optimizer_post_hooks, "hooks after all optimizers' steps"),
+    ):
+        if not all((hook.__module__ or "").startswith("surestep.") for hook in hooks.values()):
+            raise NotReplayable(f"there are {name}, whose Python must run at each call")
+        walk.guards.whole(hooks, name)
+    _guard(walk, receiver)
+    walk.guards.optimizers[id(optimizer)] = (optimizer, receiver.path)
+    return Known(None)
+
+
+def _guard(walk: Any, receiver: Known) -> None:
+    """The groups and their parameters; and the state of each."""
+    optimizer = receiver.object
+    walk.guards.type(optimizer)
+    own = vars(optimizer)
+    walk.guards.item(own, "param_groups", own["param_groups"], f"{receiver.path}.")
+    walk.guards.item(own, "state", own["state"], f"{receiver.path}.")
+    walk.guards.sequence(own["param_groups"], f"{receiver.path}.param_groups")
+    for number, group in enumerate(own["param_groups"]):
+        path = f"{receiver.path}.param_groups[{number}]"
+        walk.guards.item(group, "params", group["params"], path)
+        walk.guards.sequence(group["params"], f"{path}['params']")
+        for name in ("foreach", "fused", "capturable", "differentiable"):
+            if name in group:
+                walk.guards.item(group, name, group[name], path)
+        for position, parameter in enumerate(group["params"]):
+            walk.guards.tensor(parameter, f"{path}['params'][{position}]")
+    walk.guards.whole(own["state"], f"{receiver.path}.state")
+    for state in own["state"].values():
+        walk.guards.whole(state, f"{receiver.path}.state")
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                walk.guards.tensor(value, f"{receiver.path}.state[...]['{name}']")

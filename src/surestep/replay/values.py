@@ -1,0 +1,140 @@
+"""What is known of a value while a step's code is followed, without running it.
+
+A value is *determined* if it is the same at every call for which the guards hold. All that is followed is determined; what can't be shown to
+be is an error (:class:`NotReplayable`). The kinds differ in how much is known:
+
+* :class:`Known`: this very object, which existed before the call;
+* :class:`New`: made by the call: a container of known items, or a result of a computation;
+* :class:`Local`: a function that the call defines;
+* :class:`Either`: one of several, by a branch that was not decided: may be handed on, nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+from typing import Any, NamedTuple
+
+import torch
+
+
+class NotReplayable(Exception):
+    """Why a step must run its Python again at each call: the reason, and where in the user's code."""
+
+    def __init__(self, reason: str, file: str | None = None, line: int = 0):
+        super().__init__(reason)
+        self.reason = reason
+        self.file = file
+        self.line = line
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.reason}" if self.file else self.reason
+
+
+class Missing(NotReplayable):
+    """There is no such attribute."""
+
+
+class Known:
+    """An object that existed before the call. ``path`` says in the user's words where it was found."""
+
+    __slots__ = ("object", "path")
+
+    def __init__(self, object: Any, path: str = ""):
+        self.object = object
+        self.path = path
+
+    def __repr__(self) -> str:
+        return self.path or repr(self.object)
+
+
+class New:
+    """Made by the call. ``items`` are the parts of a container (a list; a dict by its keys), None where they aren't known."""
+
+    __slots__ = ("items", "owned", "type")
+
+    def __init__(self, type: type | None = None, items: Any = None, owned: bool = True):
+        self.type = type  # None: whatever a tensor function returns: tensors, numbers, tuples of them
+        self.items = items
+        self.owned = owned  # False: a container that the caller handed in, which must not be changed
+
+    def __repr__(self) -> str:
+        return f"a new {self.type.__name__ if self.type else 'result'}"
+
+
+class Bound(NamedTuple):
+    """A method of a value."""
+
+    receiver: Any
+    name: str
+
+
+class Super(NamedTuple):
+    """``super()``: what the classes behind ``owner`` say of the receiver."""
+
+    receiver: Any
+    owner: type
+
+
+class Local(NamedTuple):
+    """A function or lambda that the call defines, with the names around it."""
+
+    node: ast.FunctionDef | ast.Lambda
+    frame: Any
+
+    def __repr__(self) -> str:
+        return getattr(self.node, "name", "a lambda")
+
+
+class Either:
+    """One of several values: which, is not known."""
+
+    def __repr__(self) -> str:
+        return "a value that depends on a branch"
+
+
+Value = Known | New | Bound | Super | Local | Either
+
+_PLAIN = {
+    *(int, float, complex, bool, str, bytes, range, slice, type(None), type(Ellipsis)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+}
+
+
+def plain(value: Any) -> bool:
+    """Whether an object is immutable through and through, so that its identity guards all of it."""
+    if type(value) in (tuple, frozenset, torch.Size):
+        return all(plain(item) for item in value)
+    return type(value) in _PLAIN or isinstance(value, enum.Enum)
+
+
+def join(a: Value | None, b: Value | None) -> Value:
+    """What is known where two branches meet."""
+    if a is b:
+        assert a is not None
+        return a
+    if isinstance(a, Known) and isinstance(b, Known):
+        same = a.object is b.object or (plain(a.object) and type(a.object) is type(b.object) and repr(a.object) == repr(b.object))
+        if same:
+            return a
+        if plain(a.object) and plain(b.object):
+            return New(type(a.object) if type(a.object) is type(b.object) else None)
+    if isinstance(a, New) and isinstance(b, New):
+        if a.type is b.type and a.type not in (list, dict, set):
+            return New(a.type, _joined_items(a.items, b.items))
+        if a.type is None or b.type is None:
+            return New() if not ({a.type, b.type} & {list, dict, set}) else Either()
+        if a.type is b.type:
+            return New(a.type, None, a.owned and b.owned)
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, New) and one.type not in (list, dict, set) and isinstance(other, Known) and (
+            plain(other.object) or isinstance(other.object, torch.Tensor)
+        ):
+            return New()
+    return Either()
+
+
+def _joined_items(a: Any, b: Any) -> Any:
+    if not isinstance(a, list) or not isinstance(b, list) or len(a) != len(b):
+        return None
+    return [join(x, y) for x, y in zip(a, b, strict=True)]

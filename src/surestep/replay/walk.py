@@ -1,0 +1,437 @@
+"""Following a step's code without running it: whatever it reads from outside is noted as a guard, and whatever could make one call differ from
+the next by more than tensors' values is refused.
+
+It is an abstract interpretation of the syntax tree, from the objects that the function can see. Nothing is evaluated that could have an
+effect. A branch on something that isn't known is followed both ways.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import Any
+
+from surestep.replay import attributes, calls, expressions
+from surestep.replay.guards import Guards
+from surestep.replay.known import managers
+from surestep.replay.source import definition
+from surestep.replay.values import Either, Known, Local, New, NotReplayable, Value, join, plain
+
+_BUDGET = 200_000  # nodes: a step that unrolls to more is not followed to its end
+_DEPTH = 60  # calls within calls
+
+Names = dict[str, Value]
+
+
+class Frame:
+    """One call that is followed: its names, where they come from, and what it returns."""
+
+    def __init__(self, file: str, function: Any = None, outer: Frame | None = None, owner: type | None = None):
+        self.file = file
+        self.function = function  # its globals and closure; None for what the call itself defines
+        self.outer = outer
+        self.owner = owner  # the class that defines a method, for super()
+        self.names: Names = {}
+        self.returned: list[Value] = []
+        self.breaks: list[list[Names]] = []
+        self.continues: list[list[Names]] = []
+
+
+class Walk:
+    """The walk through one call: the guards so far, and how much may still be followed."""
+
+    def __init__(self, guards: Guards):
+        self.guards = guards
+        self.budget = _BUDGET
+        self.depth = 0
+        self.branches = 0  # how many branches that weren't decided lie around
+
+    @contextmanager
+    def undecided(self) -> Generator[None]:
+        """What is followed inside may or may not happen, or happen several times."""
+        self.branches += 1
+        try:
+            yield
+        finally:
+            self.branches -= 1
+
+    # Functions
+
+    def function(self, function: Any, args: list[Value], kwargs: dict[str, Value], owner: type | None = None) -> Value:
+        """What a Python function returns for these arguments."""
+        node = definition(function.__code__)
+        frame = Frame(function.__code__.co_filename, function, owner=owner)
+        defaults = [Known(value, f"{function.__name__}'s default") for value in function.__defaults__ or ()]
+        named = {name: Known(value, f"{function.__name__}'s default") for name, value in (function.__kwdefaults__ or {}).items()}
+        return self.call(node, frame, args, kwargs, defaults, named)
+
+    def local(self, function: Local, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """The same for a function that the call defines."""
+        frame = Frame(function.frame.file, None, outer=function.frame, owner=function.frame.owner)
+        defaults = [expressions.evaluate(self, function.frame, each) for each in function.node.args.defaults]
+        named = {
+            argument.arg: expressions.evaluate(self, function.frame, default)
+            for argument, default in zip(function.node.args.kwonlyargs, function.node.args.kw_defaults, strict=True)
+            if default is not None
+        }
+        return self.call(function.node, frame, args, kwargs, defaults, named)
+
+    def call(
+        self,
+        node: ast.FunctionDef | ast.Lambda,
+        frame: Frame,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        defaults: list[Value],
+        named: dict[str, Value],
+    ) -> Value:
+        self.depth += 1
+        if self.depth > _DEPTH:
+            raise self.refuse(frame, node, "the calls go too deep to be followed")
+        frame.names = _bound(self, frame, node, args, kwargs, defaults, named)
+        try:
+            if isinstance(node, ast.Lambda):
+                return expressions.evaluate(self, frame, node.body)
+            if any(isinstance(inner, (ast.Yield, ast.YieldFrom, ast.Await)) for inner in _own(node)):
+                raise self.refuse(frame, node, f"{node.name} is a generator")
+            rest = self.block(frame, node.body, frame.names)
+        finally:
+            self.depth -= 1
+        results = [*frame.returned, *([Known(None)] if rest is not None else [])]
+        if not results:
+            return Known(None)  # it always raises: then there is no replay either
+        result = results[0]
+        for other in results[1:]:
+            result = join(result, other)
+        return result
+
+    def refuse(self, frame: Frame, node: ast.AST, reason: str) -> NotReplayable:
+        """The error at a node's line."""
+        return NotReplayable(reason, frame.file, getattr(node, "lineno", 0))
+
+    # Statements. Each takes the names before it, and gives those after it; None where it isn't left by the end.
+
+    def block(self, frame: Frame, statements: Iterable[ast.stmt], names: Names | None) -> Names | None:
+        for statement in statements:
+            if names is None:
+                return None
+            self.budget -= 1
+            if self.budget < 0:
+                raise self.refuse(frame, statement, "the step is too long to be followed")
+            frame.names = names
+            handler = getattr(self, f"_{type(statement).__name__.lower()}", None)
+            if handler is None:
+                raise self.refuse(frame, statement, f"a {type(statement).__name__.lower()} statement is not followed")
+            try:
+                names = handler(frame, statement)
+            except NotReplayable as error:
+                if error.file is None:
+                    raise self.refuse(frame, statement, error.reason) from None
+                raise
+        return names
+
+    def _expr(self, frame: Frame, node: ast.Expr) -> Names:
+        expressions.evaluate(self, frame, node.value)
+        return frame.names
+
+    def _pass(self, frame: Frame, node: ast.Pass) -> Names:
+        return frame.names
+
+    def _return(self, frame: Frame, node: ast.Return) -> None:
+        frame.returned.append(Known(None) if node.value is None else expressions.evaluate(self, frame, node.value))
+
+    def _raise(self, frame: Frame, node: ast.Raise) -> None:
+        return None  # no call that raises is replayed
+
+    def _assert(self, frame: Frame, node: ast.Assert) -> Names:
+        expressions.evaluate(self, frame, node.test)
+        return frame.names
+
+    def _assign(self, frame: Frame, node: ast.Assign) -> Names:
+        value = expressions.evaluate(self, frame, node.value)
+        for target in node.targets:
+            self.store(frame, target, value)
+        return frame.names
+
+    def _annassign(self, frame: Frame, node: ast.AnnAssign) -> Names:
+        if node.value is not None:
+            self.store(frame, node.target, expressions.evaluate(self, frame, node.value))
+        return frame.names
+
+    def _augassign(self, frame: Frame, node: ast.AugAssign) -> Names:
+        target: Any = ast.copy_location(_as_load(node.target), node.target)
+        before = expressions.evaluate(self, frame, target)
+        operand = expressions.evaluate(self, frame, node.value)
+        if expressions.is_tensor(before):
+            self.store(frame, node.target, before, in_place=True)  # the tensor itself is changed, and stays where it is
+        elif isinstance(before, New) and before.type is list:
+            expressions.require_owned(before)
+            extra = attributes.iterate(self, operand)
+            before.items = None if before.items is None or extra is None else before.items + extra
+        else:
+            self.store(frame, node.target, expressions.binary(node.op, before, operand))
+        return frame.names
+
+    def _delete(self, frame: Frame, node: ast.Delete) -> Names:
+        for target in node.targets:
+            if isinstance(target, ast.Name) and target.id in frame.names:
+                frame.names = {name: value for name, value in frame.names.items() if name != target.id}
+            else:
+                raise self.refuse(frame, node, f"`{ast.unparse(node)}` changes something that outlives the call")
+        return frame.names
+
+    def _global(self, frame: Frame, node: ast.Global | ast.Nonlocal) -> Names:
+        raise self.refuse(
+            frame, node, f"`{ast.unparse(node)}`: the call changes a variable that outlives it. Return the value, or keep it in a tensor that is written in place"
+        )
+
+    _nonlocal = _global
+
+    def _functiondef(self, frame: Frame, node: ast.FunctionDef) -> Names:
+        if node.decorator_list:
+            raise self.refuse(frame, node, "a decorated function is defined inside")
+        return {**frame.names, node.name: Local(node, frame)}
+
+    def _import(self, frame: Frame, node: ast.Import) -> Names:
+        names = dict(frame.names)
+        for alias in node.names:
+            whole = alias.name if alias.asname else alias.name.partition(".")[0]
+            if alias.name not in sys.modules:
+                raise self.refuse(frame, node, f"{alias.name} is imported inside the step")
+            names[alias.asname or whole] = Known(sys.modules[whole], whole)
+        return names
+
+    def _importfrom(self, frame: Frame, node: ast.ImportFrom) -> Names:
+        module = sys.modules.get(node.module or "")
+        if module is None or node.level:
+            raise self.refuse(frame, node, f"{node.module} is imported inside the step")
+        names = dict(frame.names)
+        for alias in node.names:
+            names[alias.asname or alias.name] = attributes.attribute(self, Known(module, module.__name__), alias.name)
+        return names
+
+    def _if(self, frame: Frame, node: ast.If) -> Names | None:
+        known = expressions.truth(self, expressions.evaluate(self, frame, node.test))
+        if known is not None:
+            return self.block(frame, node.body if known else node.orelse, frame.names)
+        before = frame.names
+        with self.undecided():
+            one = self.block(frame, node.body, dict(before))
+            other = self.block(frame, node.orelse, dict(before))
+        return _joined(one, other)
+
+    def _for(self, frame: Frame, node: ast.For) -> Names | None:
+        source = expressions.evaluate(self, frame, node.iter)
+        items = attributes.iterate(self, source)
+        frame.breaks.append([])
+        frame.continues.append([])
+        if items is not None:
+            names: Names | None = frame.names
+            for item in items:
+                if names is None:
+                    break
+                frame.names = names
+                self.store(frame, node.target, item)
+                names = _joined(self.block(frame, node.body, frame.names), *frame.continues[-1])
+                frame.continues[-1].clear()
+        else:
+            names = self._repeated(frame, node.body, lambda: self.store(frame, node.target, attributes.element(self, source)))
+        return self._after_loop(frame, names, node.orelse)
+
+    def _while(self, frame: Frame, node: ast.While) -> Names | None:
+        frame.breaks.append([])
+        frame.continues.append([])
+
+        def test() -> None:
+            expressions.truth(self, expressions.evaluate(self, frame, node.test))
+
+        names = self._repeated(frame, node.body, test)
+        return self._after_loop(frame, names, node.orelse)
+
+    def _repeated(self, frame: Frame, body: list[ast.stmt], start: Any) -> Names | None:
+        """A loop that runs any number of times: followed until what is known at its start doesn't change any more."""
+        names = frame.names
+        for _ in range(20):
+            frame.names = dict(names)
+            with self.undecided():
+                start()
+                after = _joined(names, self.block(frame, body, frame.names), *frame.continues[-1])
+            frame.continues[-1].clear()
+            assert after is not None
+            if _same(names, after):
+                break
+            names = after
+        return names
+
+    def _after_loop(self, frame: Frame, names: Names | None, orelse: list[ast.stmt]) -> Names | None:
+        frame.continues.pop()
+        breaks = frame.breaks.pop()
+        return _joined(self.block(frame, orelse, names), *breaks)
+
+    def _break(self, frame: Frame, node: ast.Break) -> None:
+        frame.breaks[-1].append(frame.names)
+
+    def _continue(self, frame: Frame, node: ast.Continue) -> None:
+        frame.continues[-1].append(frame.names)
+
+    def _with(self, frame: Frame, node: ast.With) -> Names | None:
+        for item in node.items:
+            manager = self._manager(frame, item.context_expr)
+            if item.optional_vars is not None:
+                self.store(frame, item.optional_vars, manager)
+        return self.block(frame, node.body, frame.names)
+
+    def _manager(self, frame: Frame, node: ast.expr) -> Value:
+        """What a ``with`` binds: only of managers that set a mode of PyTorch's and set it back."""
+        if isinstance(node, ast.Call):
+            manager = expressions.evaluate(self, frame, node.func)
+            for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+                expressions.evaluate(self, frame, argument)
+            if isinstance(manager, Known) and manager.object in managers():
+                return New(object, {})
+        raise self.refuse(frame, node, f"`with {ast.unparse(node)}`: what it does when it begins and ends is not known")
+
+    def _try(self, frame: Frame, node: ast.Try) -> Names | None:
+        if node.handlers:
+            raise self.refuse(frame, node, "an exception is caught: which way it goes can't be told beforehand")
+        names = self.block(frame, node.body, frame.names)
+        names = self.block(frame, node.orelse, names)
+        return self.block(frame, node.finalbody, names)
+
+    # Stores
+
+    def store(self, frame: Frame, target: ast.expr, value: Value, in_place: bool = False) -> None:
+        """``target = value``. Names are the call's own; what else is written to must be the call's own too, or a tensor."""
+        if isinstance(target, ast.Name):
+            frame.names = {**frame.names, target.id: value}
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            self._unpack(frame, target, value)
+        elif isinstance(target, ast.Subscript):
+            container = expressions.evaluate(self, frame, target.value)
+            if expressions.is_tensor(container):
+                expressions.evaluate(self, frame, target.slice)
+            elif not in_place:
+                expressions.set_item(container, expressions.evaluate(self, frame, target.slice), value)
+        elif isinstance(target, ast.Attribute):
+            holder = expressions.evaluate(self, frame, target.value)
+            if not in_place and not (isinstance(holder, New) and holder.owned and holder.type is object):
+                self._refuse_attribute(frame, target, value, holder)
+        else:
+            raise self.refuse(frame, target, f"`{ast.unparse(target)}` is not followed as a target")
+
+    def _refuse_attribute(self, frame: Frame, target: ast.Attribute, value: Value, holder: Value) -> None:
+        text = ast.unparse(target)
+        if expressions.is_tensor(holder) and target.attr == "grad" and isinstance(value, Known) and value.object is None:
+            return  # what zero_grad does: the gradients are looked at after the call
+        if expressions.is_tensor(value):
+            raise self.refuse(
+                frame, target, f"{text} keeps a tensor of this call. Return it, or write it in place (`{text}.copy_(...)`), which is replayed"
+            )
+        raise self.refuse(frame, target, f"{text} is changed: Python's state must be the same at each call. Keep it in a tensor, or change it outside of the step")
+
+    def _unpack(self, frame: Frame, target: ast.Tuple | ast.List, value: Value) -> None:
+        items = attributes.iterate(self, value)
+        starred = [position for position, each in enumerate(target.elts) if isinstance(each, ast.Starred)]
+        if items is None:
+            for each in target.elts:
+                inner = each.value if isinstance(each, ast.Starred) else each
+                self.store(frame, inner, New(list) if isinstance(each, ast.Starred) else attributes.element(self, value))
+            return
+        if starred:
+            middle = starred[0]
+            after = len(target.elts) - middle - 1
+            items = [*items[:middle], New(list, items[middle : len(items) - after]), *items[len(items) - after :]]
+        if len(items) != len(target.elts):
+            raise NotReplayable("the number of values to unpack is wrong")
+        for each, item in zip(target.elts, items, strict=True):
+            self.store(frame, each.value if isinstance(each, ast.Starred) else each, item)
+
+
+def _joined(*ways: Names | None) -> Names | None:
+    """The names after one of several ways; a way that is None isn't left by its end."""
+    left = [way for way in ways if way is not None]
+    if not left:
+        return None
+    result = left[0]
+    for way in left[1:]:
+        result = {name: join(result[name], way[name]) if name in result and name in way else Either() for name in {**result, **way}}
+    return result
+
+
+def _same(a: Names, b: Names) -> bool:
+    return a.keys() == b.keys() and all(_alike(a[name], b[name]) for name in a)
+
+
+def _alike(a: Value, b: Value) -> bool:
+    if a is b or (isinstance(a, Either) and isinstance(b, Either)):
+        return True
+    if isinstance(a, Known) and isinstance(b, Known):
+        return a.object is b.object or (plain(a.object) and repr(a.object) == repr(b.object) and type(a.object) is type(b.object))
+    return isinstance(a, New) and isinstance(b, New) and a.type is b.type and a.items is None and b.items is None
+
+
+def _own(function: ast.FunctionDef) -> Iterable[ast.AST]:
+    """The nodes of a function, without those of functions inside it."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda, ast.GeneratorExp)):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def _as_load(target: ast.expr) -> ast.expr:
+    fields = dict(ast.iter_fields(target))
+    return type(target)(**{**fields, "ctx": ast.Load()})
+
+
+def _bound(
+    walk: Walk,
+    frame: Frame,
+    node: ast.FunctionDef | ast.Lambda,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    defaults: list[Value],
+    named: dict[str, Value],
+) -> Names:
+    """The parameters' values, as Python binds them."""
+    wanted = node.args
+    positional = [argument.arg for argument in (*wanted.posonlyargs, *wanted.args)]
+    names: Names = dict(zip(positional, args, strict=False))
+    extra = args[len(positional) :]
+    if extra and wanted.vararg is None:
+        raise walk.refuse(frame, node, "a function gets too many arguments")
+    if wanted.vararg is not None:
+        names[wanted.vararg.arg] = New(tuple, list(extra))
+    rest = dict(kwargs)
+    for name in (*positional, *(argument.arg for argument in wanted.kwonlyargs)):
+        if name in rest:
+            names[name] = rest.pop(name)
+    if rest and wanted.kwarg is None:
+        raise walk.refuse(frame, node, f"a function gets an unknown argument {next(iter(rest))!r}")
+    if wanted.kwarg is not None:
+        names[wanted.kwarg.arg] = New(dict, rest)
+    for name, value in zip(reversed(positional), reversed(defaults), strict=False):
+        names.setdefault(name, value)
+    for name, value in named.items():
+        names.setdefault(name, value)
+    missing = [name for name in (*positional, *(argument.arg for argument in wanted.kwonlyargs)) if name not in names]
+    if missing:
+        raise walk.refuse(frame, node, f"a function misses its argument {missing[0]!r}")
+    return names
+
+
+def follow(function: Any, args: list[Value], kwargs: dict[str, Value]) -> Guards:
+    """The guards under which a call of the function with such arguments is the same again.
+
+    Raises ``NotReplayable``, with the user's line, where there are none.
+    """
+    guards = Guards()
+    walk = Walk(guards)
+    try:
+        calls.call(walk, Known(function, getattr(function, "__qualname__", "the step")), args, kwargs)
+    except RecursionError:
+        raise NotReplayable("the step is nested too deep to be followed") from None
+    return guards

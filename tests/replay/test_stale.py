@@ -1,0 +1,1132 @@
+"""Compiled steps whose Python state changes: whatever it is, each call gives what plain PyTorch gives on the CPU.
+
+Each case makes a step and what happens to its state between calls. ``replayed`` says whether the step must come to be replayed, must never be,
+or may.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import random
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import surestep
+
+
+class Case(NamedTuple):
+    step: Callable[..., Any]
+    between: Callable[[int], Any] = lambda i: None
+    state: Callable[[], Any] = lambda: None
+
+
+CASES: dict[str, tuple[Callable[[str], Case], bool | None]] = {}
+
+
+def case(replayed: bool | None):
+    def add(make):
+        CASES[make.__name__] = make, replayed
+        return make
+
+    return add
+
+
+def model(device, *extra):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), *extra, nn.Linear(8, 2)).double().to(device)
+
+
+def batch(device, i=0):
+    generator = torch.Generator().manual_seed(i)
+    return torch.randn(3, 4, dtype=torch.float64, generator=generator).to(device)
+
+
+def trained(device, make=None, net=None):
+    net = net or model(device)
+    optimizer = (make or (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)))(net.parameters())
+    return net, optimizer
+
+
+# Steps that are replayed, and what is changed between
+
+
+def plain_step(net, optimizer):
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+@case(True)
+def nothing_changes(device):
+    net, optimizer = trained(device)
+    return Case(plain_step(net, optimizer), state=lambda: list(net.parameters()))
+
+
+for _name, _make in {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+    "adadelta": torch.optim.Adadelta,
+    "adamax": torch.optim.Adamax,
+    "radam": torch.optim.RAdam,
+}.items():
+
+    def _kind(device, make=_make):
+        net, optimizer = trained(device, make)
+        return Case(
+            plain_step(net, optimizer),
+            state=lambda: [*net.parameters(), *(s["step"] for s in optimizer.state.values() if "step" in s)],
+        )
+
+    CASES[f"optimizer_{_name}"] = _kind, True
+
+
+@case(True)
+def a_schedule(device):
+    net, optimizer = trained(device, lambda p: torch.optim.AdamW(p, lr=0.05))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    return Case(plain_step(net, optimizer), lambda i: schedule.step(), lambda: list(net.parameters()))
+
+
+@case(True)
+def the_learning_rate_by_hand(device):
+    net, optimizer = trained(device)
+    return Case(plain_step(net, optimizer), lambda i: optimizer.param_groups[0].update(lr=0.1 / (i + 1)), lambda: list(net.parameters()))
+
+
+@case(True)
+def weight_decay_begins(device):
+    net, optimizer = trained(device)
+    return Case(
+        plain_step(net, optimizer), lambda i: optimizer.param_groups[0].update(weight_decay=0.1 if i > 5 else 0), lambda: list(net.parameters())
+    )
+
+
+@case(True)
+def a_parameter_is_frozen(device):
+    net, optimizer = trained(device)
+    return Case(plain_step(net, optimizer), lambda i: net[0].weight.requires_grad_(i % 6 < 3), lambda: list(net.parameters()))
+
+
+@case(True)
+def a_parameter_is_replaced(device):
+    net, optimizer = trained(device)
+
+    def between(i):
+        if i == 5:
+            net[0].weight = nn.Parameter(torch.ones(8, 4, dtype=torch.float64, device=device))
+            optimizer.param_groups[0]["params"] = list(net.parameters())
+
+    return Case(plain_step(net, optimizer), between, lambda: list(net.parameters()))
+
+
+@case(True)
+def data_is_replaced(device):
+    net, optimizer = trained(device)
+
+    def between(i):
+        if i % 4 == 0:
+            net[0].weight.data = torch.full((8, 4), 0.1 * i, dtype=torch.float64, device=device)
+
+    return Case(plain_step(net, optimizer), between, lambda: list(net.parameters()))
+
+
+@case(True)
+def values_are_written_from_outside(device):
+    net, optimizer = trained(device)
+
+    def between(i):
+        if i % 4 == 0:
+            with torch.no_grad():
+                net[0].weight.mul_(0.5)
+                net[2].bias[0] = 3.0
+
+    return Case(plain_step(net, optimizer), between, lambda: list(net.parameters()))
+
+
+@case(True)
+def a_group_is_added(device):
+    net, optimizer = trained(device)
+    extra = nn.Linear(2, 1).double().to(device)
+    with torch.no_grad():
+        for p in extra.parameters():
+            p.fill_(0.1)
+    parts = [net]
+
+    def step(x):
+        optimizer.zero_grad()
+        for part in parts:
+            x = part(x)
+        loss = x.square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def between(i):
+        if i == 5:
+            parts.append(extra)
+            optimizer.add_param_group({"params": extra.parameters(), "lr": 0.01})
+
+    return Case(step, between, lambda: [*net.parameters(), *extra.parameters()])
+
+
+@case(True)
+def weights_are_tied(device):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).double().to(device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def between(i):
+        if i == 5:
+            net[2].weight = net[0].weight
+
+    return Case(plain_step(net, optimizer), between, lambda: list(net.parameters()))
+
+
+@case(True)
+def training_and_evaluation(device):
+    net = model(device, nn.BatchNorm1d(8))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    return Case(plain_step(net, optimizer), lambda i: net.train(i % 6 < 4), lambda: [*net.parameters(), *net.buffers()])
+
+
+@case(True)
+def a_layer_is_changed(device):
+    net, optimizer = trained(device)
+
+    def between(i):
+        if i == 5:
+            net[1] = nn.ReLU()
+
+    return Case(plain_step(net, optimizer), between, lambda: list(net.parameters()))
+
+
+@case(True)
+def a_module_attribute(device):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model(device)
+            self.factor = 1.0
+
+        def forward(self, x):
+            return self.inner(x) * self.factor
+
+    net, optimizer = trained(device, net=Net())
+
+    def between(i):
+        net.factor = 1.0 if i < 5 else 0.5
+
+    return Case(plain_step(net, optimizer), between, lambda: list(net.parameters()))
+
+
+@case(None)
+def a_hook_is_added(device):
+    net, optimizer = trained(device)
+    seen = []
+
+    def between(i):
+        if i == 6:
+            net[0].register_forward_hook(lambda module, args, output: seen.append(1) or output * 2)
+        if i == 10:
+            net[2].weight.register_hook(lambda grad: grad * 0.5)
+
+    return Case(plain_step(net, optimizer), between, lambda: [len(seen), *net.parameters()])
+
+
+@case(True)
+def a_hook_on_gradients(device):
+    net, optimizer = trained(device)
+
+    def between(i):
+        if i == 6:
+            net[2].weight.register_post_accumulate_grad_hook(halve)
+
+    return Case(plain_step(net, optimizer), between, lambda: list(net.parameters()))
+
+
+def halve(p):
+    p.grad.mul_(0.5)
+
+
+@case(True)
+def a_closure_constant(device):
+    net, optimizer = trained(device)
+    factor = 1.0
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = (net(x) * factor).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def between(i):
+        nonlocal factor
+        factor = 1.0 if i < 6 else 2.0
+
+    return Case(step, between, lambda: list(net.parameters()))
+
+
+GLOBAL = [1.0]
+
+
+@case(True)
+def an_element_of_a_global_list(device):
+    net, optimizer = trained(device)
+    GLOBAL[0] = 1.0
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = (net(x) * GLOBAL[0]).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def between(i):
+        GLOBAL[0] = 1.0 if i < 6 else 2.0
+
+    return Case(step, between, lambda: list(net.parameters()))
+
+
+@case(True)
+def a_config_dict(device):
+    net, optimizer = trained(device)
+    config = {"loss": {"scale": 1.0}}
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean() * config["loss"]["scale"]
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def between(i):
+        config["loss"]["scale"] = 1.0 if i < 6 else 2.0
+
+    return Case(step, between, lambda: list(net.parameters()))
+
+
+@case(True)
+def a_python_number_as_argument(device):
+    net, optimizer = trained(device)
+
+    def inner(x, scale):
+        optimizer.zero_grad()
+        loss = (net(x) * scale).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    count = itertools.count()
+    inner.scaled = lambda compiled: lambda x: compiled(x, 1.0 if next(count) < 8 else 0.5)
+    return Case(inner, state=lambda: list(net.parameters()))
+
+
+@case(True)
+def gradients_are_accumulated(device):
+    net, optimizer = trained(device)
+
+    def step(x):
+        loss = net(x).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    def between(i):
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return Case(step, between, lambda: [*net.parameters(), *(p.grad for p in net.parameters() if p.grad is not None)])
+
+
+@case(True)
+def gradients_are_zeroed_at_the_end(device):
+    net, optimizer = trained(device)
+
+    def step(x):
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return Case(step, state=lambda: list(net.parameters()))
+
+
+@case(True)
+def gradients_are_filled_with_zeros(device):
+    net, optimizer = trained(device)
+
+    def step(x):
+        optimizer.zero_grad(set_to_none=False)
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, state=lambda: [*net.parameters(), *(p.grad for p in net.parameters())])
+
+
+@case(True)
+def an_old_gradient_is_kept(device):
+    net, optimizer = trained(device)
+    kept = []
+    return Case(
+        plain_step(net, optimizer), lambda i: kept.append(net[0].weight.grad if i % 2 else net[0].weight.grad.detach()), lambda: list(kept)
+    )
+
+
+@case(True)
+def old_results_are_kept(device):
+    net, optimizer = trained(device)
+    kept = []
+    inner = plain_step(net, optimizer)
+    inner.scaled = lambda compiled: lambda x: kept.append(compiled(x)) or kept[-1]
+    return Case(inner, state=lambda: list(kept))
+
+
+@case(True)
+def a_gradient_is_removed(device):
+    net, optimizer = trained(device)
+
+    def between(i):
+        if i % 5 == 4:
+            net[0].weight.grad = None
+
+    def step(x):
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, between, lambda: list(net.parameters()))
+
+
+@case(True)
+def clipped(device):
+    net, optimizer = trained(device)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().sum()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        optimizer.step()
+        return loss.detach(), norm
+
+    return Case(step, state=lambda: list(net.parameters()))
+
+
+@case(True)
+def two_optimizers(device):
+    generator, discriminator = model(device), nn.Linear(2, 1).double().to(device)
+    with torch.no_grad():
+        for p in discriminator.parameters():
+            p.fill_(0.3)
+    one, two = torch.optim.Adam(generator.parameters(), lr=0.01), torch.optim.Adam(discriminator.parameters(), lr=0.02)
+
+    def step(x):
+        two.zero_grad()
+        fake = generator(x)
+        loss = F.softplus(discriminator(fake.detach())).mean()
+        loss.backward()
+        two.step()
+        one.zero_grad()
+        other = F.softplus(-discriminator(fake)).mean()
+        other.backward()
+        one.step()
+        return {"d": loss.detach(), "g": other.detach()}
+
+    return Case(step, state=lambda: [*generator.parameters(), *discriminator.parameters()])
+
+
+@case(True)
+def a_moving_average_of_weights(device):
+    net, optimizer = trained(device)
+    average = model(device)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for p, q in zip(net.parameters(), average.parameters(), strict=True):
+                q.mul_(0.9).add_(p, alpha=0.1)
+        return loss.detach()
+
+    return Case(step, state=lambda: list(average.parameters()))
+
+
+@case(True)
+def metrics_in_tensors(device):
+    class Metrics:
+        def __init__(self):
+            self.total = torch.zeros((), dtype=torch.float64, device=device)
+            self.count = torch.zeros((), dtype=torch.int64, device=device)
+
+    net, optimizer = trained(device)
+    metrics = Metrics()
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        metrics.total += loss.detach()
+        metrics.count.add_(x.shape[0])
+        return loss.detach()
+
+    return Case(step, state=lambda: [metrics.total, metrics.count, *net.parameters()])
+
+
+@case(True)
+def batches_of_two_sizes(device):
+    net, optimizer = trained(device)
+    inner = plain_step(net, optimizer)
+    count = itertools.count()
+    inner.scaled = lambda compiled: lambda x: compiled(x if next(count) % 3 else x[:2])
+    return Case(inner, state=lambda: list(net.parameters()))
+
+
+@case(True)
+def the_model_as_argument(device):
+    net, optimizer = trained(device)
+
+    def step(net, optimizer, x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step.scaled = lambda compiled: lambda x: compiled(net, optimizer, x)
+    return Case(step, state=lambda: list(net.parameters()))
+
+
+@case(True)
+def a_batch_that_is_a_dict(device):
+    net, optimizer = trained(device)
+
+    def step(batch, *, factor=1.0):
+        optimizer.zero_grad()
+        loss = (net(batch["x"]) * batch.get("scale", factor)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss.detach(), "n": len(batch)}
+
+    step.scaled = lambda compiled: lambda x: compiled({"x": x}, factor=0.5)
+    return Case(step, state=lambda: list(net.parameters()))
+
+
+@case(True)
+def a_method(device):
+    class Trainer:
+        def __init__(self):
+            self.net, self.optimizer = trained(device)
+            self.scale = 1.0
+
+        def loss(self, x):
+            return (self.net(x) * self.scale).square().mean()
+
+        def step(self, x):
+            self.optimizer.zero_grad()
+            loss = self.loss(x)
+            loss.backward()
+            self.optimizer.step()
+            return loss.detach()
+
+    trainer = Trainer()
+
+    def between(i):
+        trainer.scale = 1.0 if i < 6 else 0.3
+
+    return Case(trainer.step, between, lambda: list(trainer.net.parameters()))
+
+
+@case(True)
+def checkpointed(device):
+    from torch.utils.checkpoint import checkpoint
+
+    net, optimizer = trained(device)
+
+    def step(x):
+        optimizer.zero_grad()
+        hidden = checkpoint(net[0], x, use_reentrant=False)
+        loss = net[2](net[1](hidden)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, state=lambda: list(net.parameters()))
+
+
+@case(True)
+def an_autograd_function(device):
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            ctx.factor = 2.0
+            return x * x
+
+        @staticmethod
+        def backward(ctx, grad):
+            (x,) = ctx.saved_tensors
+            return grad * x * ctx.factor
+
+    net, optimizer = trained(device)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = Double.apply(net(x)).mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, state=lambda: list(net.parameters()))
+
+
+@case(True)
+def evaluation_only(device):
+    net = model(device)
+
+    @torch.no_grad()
+    def step(x):
+        return net(x).softmax(-1)
+
+    return Case(step, lambda i: net.train(i % 4 < 2))
+
+
+@case(True)
+def a_loop_over_layers(device):
+    torch.manual_seed(0)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+            self.depth = 3
+
+        def forward(self, x):
+            states = []
+            for number, layer in enumerate(self.layers):
+                if number >= self.depth:
+                    break
+                x = torch.tanh(layer(x)) + x
+                states.append(x)
+            return torch.stack(states).sum(0)
+
+    net = Net().double().to(device)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+
+    def between(i):
+        net.depth = 3 if i < 6 else 2
+
+    return Case(plain_step(net, optimizer), between, lambda: list(net.parameters()))
+
+
+@case(True)
+def an_option_with_a_branch(device):
+    net, optimizer = trained(device)
+    options = type("Options", (), {})()
+    options.absolute = False
+
+    def step(x):
+        optimizer.zero_grad()
+        out = net(x)
+        loss = out.abs().mean() if options.absolute else out.square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def between(i):
+        options.absolute = i > 5
+
+    return Case(step, between, lambda: list(net.parameters()))
+
+
+@case(True)
+def the_optimizers_state_is_loaded(device):
+    net, optimizer = trained(device, lambda p: torch.optim.AdamW(p, lr=0.05))
+    saved = []
+
+    def between(i):
+        if i == 4:
+            saved.append((torch_copy(net.state_dict()), torch_copy(optimizer.state_dict())))
+        if i == 8:
+            net.load_state_dict(saved[0][0])
+            optimizer.load_state_dict(saved[0][1])
+
+    return Case(plain_step(net, optimizer), between, lambda: list(net.parameters()))
+
+
+def torch_copy(value):
+    import copy
+
+    return copy.deepcopy(value)
+
+
+# Steps that must not be replayed
+
+
+@case(False)
+def a_counter_in_a_list(device):
+    net, optimizer = trained(device)
+    calls = []
+
+    def step(x):
+        calls.append(1)
+        optimizer.zero_grad()
+        loss = (net(x) * len(calls)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, state=lambda: [len(calls), *net.parameters()])
+
+
+@case(False)
+def a_counter_on_self(device):
+    class Trainer:
+        def __init__(self):
+            self.net, self.optimizer = trained(device)
+            self.count = 0
+
+        def step(self, x):
+            loss = self.net(x).square().mean()
+            loss.backward()
+            self.count += 1
+            if self.count % 3 == 0:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            return loss.detach()
+
+    trainer = Trainer()
+    return Case(trainer.step, state=lambda: [trainer.count, *trainer.net.parameters()])
+
+
+COUNT = 0
+
+
+@case(False)
+def a_global_counter(device):
+    net, optimizer = trained(device)
+    global COUNT
+    COUNT = 0
+
+    def step(x):
+        global COUNT
+        COUNT += 1
+        optimizer.zero_grad()
+        loss = (net(x) / COUNT).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, state=lambda: [COUNT, *net.parameters()])
+
+
+@case(False)
+def a_nonlocal_counter(device):
+    net, optimizer = trained(device)
+    count = 0
+
+    def step(x):
+        nonlocal count
+        count += 1
+        optimizer.zero_grad()
+        loss = (net(x) / count).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, state=lambda: [count])
+
+
+@case(False)
+def a_mutable_default(device):
+    net, optimizer = trained(device)
+
+    def step(x, calls=[]):  # noqa: B006
+        calls.append(1)
+        optimizer.zero_grad()
+        loss = (net(x) * len(calls)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step)
+
+
+@case(False)
+def a_counting_property(device):
+    class Scale:
+        calls = 0
+
+        @property
+        def value(self):
+            self.calls += 1
+            return 1.0 / self.calls
+
+    net, optimizer = trained(device)
+    scale = Scale()
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = (net(x) * scale.value).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, state=lambda: [scale.calls])
+
+
+@case(False)
+def a_counting_getattr(device):
+    class Scale:
+        def __init__(self):
+            self.calls = 0
+
+        def __getattr__(self, name):
+            self.calls += 1
+            return 1.0 / self.calls
+
+    net, _ = trained(device)
+    scale = Scale()
+    return Case(lambda x: (net(x) * scale.value).detach(), state=lambda: [scale.calls])
+
+
+@case(False)
+def a_generator_is_advanced(device):
+    net, _ = trained(device)
+    numbers = itertools.count(1)
+    return Case(lambda x: (net(x) * next(numbers)).detach())
+
+
+@case(False)
+def python_random(device):
+    net, _ = trained(device)
+    random.seed(0)
+    draws = random.Random(3)
+
+    def step(x):
+        return (net(x) * draws.random()).detach()
+
+    return Case(step)
+
+
+@case(False)
+def the_random_module(device):
+    random.seed(7)
+    net, _ = trained(device)
+
+    def step(x):
+        if random.random() < 0.5:
+            x = x * 2
+        return net(x).detach()
+
+    return Case(step)
+
+
+@case(False)
+def numpy_random(device):
+    np.random.seed(7)
+    net, _ = trained(device)
+
+    def step(x):
+        return (net(x) * float(np.random.rand())).detach()
+
+    return Case(step)
+
+
+@case(False)
+def a_host_draw(device):
+    torch.manual_seed(3)
+    net, _ = trained(device)
+    draws = torch.Generator().manual_seed(5)
+
+    def step(x):
+        return (net(x) * torch.rand((), generator=draws, dtype=torch.float64).item()).detach()
+
+    return Case(step)
+
+
+@case(False)
+def a_host_tensor_is_written(device):
+    net, _ = trained(device)
+    count = torch.zeros(())
+
+    def step(x):
+        count.add_(1)
+        return (net(x) * count).detach()
+
+    return Case(step, state=lambda: [count.item()])
+
+
+@case(False)
+def a_host_number_is_read(device):
+    net, _ = trained(device)
+    scale = torch.ones((), dtype=torch.float64)
+
+    def step(x):
+        return (net(x) * scale).detach()
+
+    return Case(step, lambda i: scale.mul_(1.1))
+
+
+@case(False)
+def a_value_is_read(device):
+    net, optimizer = trained(device)
+    seen = []
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        seen.append(loss.item())
+        return loss.detach()
+
+    return Case(step, state=lambda: list(seen))
+
+
+@case(False)
+def a_branch_on_a_value(device):
+    net, optimizer = trained(device)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        if loss > 0.05:
+            loss = loss * 2
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Case(step, state=lambda: list(net.parameters()))
+
+
+@case(False)
+def the_clock(device):
+    net, _ = trained(device)
+    times = []
+
+    def step(x):
+        times.append(time.perf_counter())
+        return net(x).detach()
+
+    return Case(step, state=lambda: len(times))
+
+
+@case(False)
+def a_scheduler_inside(device):
+    net, optimizer = trained(device)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        return loss.detach()
+
+    return Case(step, state=lambda: [optimizer.param_groups[0]["lr"], *net.parameters()])
+
+
+@case(False)
+def a_tensor_is_kept_on_self(device):
+    class Trainer:
+        def __init__(self):
+            self.net, _ = trained(device)
+            self.previous = None
+
+        def step(self, x):
+            out = self.net(x)
+            result = out if self.previous is None else out + self.previous
+            self.previous = out.detach()
+            return result.detach()
+
+    trainer = Trainer()
+    return Case(trainer.step, state=lambda: [trainer.previous])
+
+
+@case(False)
+def a_forward_that_counts(device):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model(device)
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return self.inner(x) * self.calls
+
+    net, optimizer = trained(device, net=Net())
+    return Case(plain_step(net, optimizer), state=lambda: [net.calls])
+
+
+@case(False)
+def a_hook_that_counts(device):
+    net, optimizer = trained(device)
+    seen = []
+    net[0].register_forward_hook(lambda *_: seen.append(1))
+    return Case(plain_step(net, optimizer), state=lambda: [len(seen)])
+
+
+@case(False)
+def a_dict_is_filled(device):
+    net, _ = trained(device)
+    outputs = {}
+
+    def step(x):
+        outputs["last"] = net(x).detach()
+        return outputs["last"] * 2
+
+    return Case(step, state=lambda: [outputs["last"]])
+
+
+@case(False)
+def the_argument_list_grows(device):
+    net, _ = trained(device)
+    history = []
+
+    def step(x, history):
+        out = net(x).detach()
+        history.append(out)
+        return out
+
+    step.scaled = lambda compiled: lambda x: compiled(x, history)
+    return Case(step, state=lambda: list(history))
+
+
+@case(False)
+def an_iterator_argument(device):
+    net, _ = trained(device)
+    numbers = iter(range(100))
+
+    def step(x, numbers):
+        return (net(x) + next(numbers)).detach()
+
+    step.scaled = lambda compiled: lambda x: compiled(x, numbers)
+    return Case(step)
+
+
+@case(False)
+def a_cached_function(device):
+    net, _ = trained(device)
+    calls = []
+
+    @functools.cache
+    def scale(n):
+        calls.append(n)
+        return math.sqrt(n)
+
+    return Case(lambda x: (net(x) * scale(len(x))).detach(), state=lambda: len(calls))
+
+
+@case(False)
+def an_unknown_callable(device):
+    class Scale:
+        def __init__(self):
+            self.calls = 0
+
+        def __call__(self, x):
+            self.calls += 1
+            return x / self.calls
+
+    net, _ = trained(device)
+    scale = Scale()
+    return Case(lambda x: scale(net(x)).detach(), state=lambda: [scale.calls])
+
+
+@case(False)
+def an_exception_is_caught(device):
+    net, _ = trained(device)
+    flags = {"fail": False}
+
+    def check():
+        if flags["fail"]:
+            raise ValueError
+
+    def step(x):
+        try:
+            check()
+        except ValueError:
+            return net(x).detach() * 2
+        return net(x).detach()
+
+    return Case(step, lambda i: flags.update(fail=i > 4))
+
+
+def run(make, device, steps, compiled):
+    made = make(device)
+    step = surestep.compile(made.step) if compiled else made.step
+    wrap = getattr(made.step, "scaled", None)
+    call = wrap(step) if wrap else step
+    results = []
+    for i in range(steps):
+        results.append(call(batch(device, i)))
+        made.between(i)
+    return step, results, made.state()
+
+
+def same(a, b, where):
+    if isinstance(a, torch.Tensor):
+        torch.testing.assert_close(b.detach().cpu(), a.detach(), rtol=1e-9, atol=1e-11, msg=lambda m: f"{where}: {m}")
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b), where
+        for position, (x, y) in enumerate(zip(a, b, strict=True)):
+            same(x, y, f"{where}[{position}]")
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            same(a[key], b[key], f"{where}[{key!r}]")
+    elif isinstance(a, float):
+        assert a == pytest.approx(b, rel=1e-9), where
+    else:
+        assert a == b, where
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_plain_pytorch(name):
+    make, replayed = CASES[name]
+    _, expected, state = run(make, "cpu", 14, False)
+    step, found, ours = run(make, "xla", 14, True)
+    for i, (a, b) in enumerate(zip(expected, found, strict=True)):
+        same(a, b, f"call {i}")
+    same(state, ours, "state")
+    counted = step.__func__ if hasattr(step, "__func__") else step
+    runs = sum(plan.runs for plans in counted.plans.values() for plan in plans)
+    if replayed is not None:
+        assert bool(runs) is replayed, surestep.explain(counted)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, replayed) in CASES.items() if replayed])
+def test_verified(name, monkeypatch):
+    """Each replay is held against a recording."""
+    monkeypatch.setenv("SURESTEP_VERIFY_REPLAY", "1")
+    make, _ = CASES[name]
+    _, expected, state = run(make, "cpu", 10, False)
+    _, found, ours = run(make, "xla", 10, True)
+    same(expected, found, "results")
+    same(state, ours, "state")
