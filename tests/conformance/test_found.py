@@ -212,3 +212,17 @@ def test_a_negative_factor_of_unsigned_integers_wraps(metrics, dtype):
     same(lambda x, i: torch.sub(x, x, alpha=-3), x, index)
     same(lambda x, i: torch.addmv(x[0], x.T[:, :2], i.to(x.dtype), alpha=-1, beta=-1), x, index)
     assert not metrics().fallbacks
+
+
+@pytest.mark.parametrize("view", [lambda z: z, lambda z: z.mT, lambda z: z[:, ::2], lambda z: z[0].expand(2, 3), lambda z: z[1:, 1]])
+def test_conjugates_lie_as_their_operand(view):
+    z = torch.arange(6.0).reshape(2, 3).to(torch.complex64) * (1 + 2j)
+    same(lambda z: (view(z).conj(), view(z).mH if view(z).ndim == 2 else z, view(z).conj().imag), z)
+
+
+def test_unsafe_splits_lie_in_their_operand():
+    def split(x):
+        parts = [*torch.unsafe_chunk(x, 2, 1), *torch.unsafe_split(x, 3, 0), *torch.unsafe_split_with_sizes(x, (1, 3), 1)]
+        return parts, torch.autograd.grad(sum(p.sin().sum() for p in parts), x)
+
+    same(split, torch.arange(16.0).reshape(4, 4).requires_grad_(), rtol=1e-5, atol=1e-5)

@@ -20,6 +20,8 @@ OPS = (
     "triangular_solve",
     "linalg.qr",
     "linalg.householder_product",
+    "geqrf",
+    "ormqr",
 )
 ROWS = torch.linspace(0.5, 2, 4)
 CASES = {

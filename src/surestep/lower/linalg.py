@@ -155,6 +155,25 @@ def qr(out, a, mode="reduced"):
     return (jnp.zeros(out[0].shape, a.dtype) if mode == "r" else q), r
 
 
+def geqrf(out, a):
+    if a.size == 0:
+        return _zeros(out)
+    reflectors, tau = jnp.linalg.qr(a, mode="raw")
+    return jnp.swapaxes(reflectors, -1, -2), tau
+
+
+def ormqr(out, a, tau, other, left=True, transpose=False):
+    """The whole orthogonal matrix: `householder_product` of a square one, whose other reflectors do nothing."""
+    if 0 in out.shape or a.size == 0:
+        return jnp.broadcast_to(other, out.shape)
+    rows, columns = a.shape[-2:]
+    square = jnp.concatenate([a, jnp.zeros((*a.shape[:-1], rows - columns), a.dtype)], -1)
+    tau = jnp.concatenate([tau, jnp.zeros((*tau.shape[:-1], rows - tau.shape[-1]), tau.dtype)], -1)
+    q = lax.linalg.householder_product(square, tau)
+    q = _adjoint(q) if transpose else q
+    return jnp.matmul(*((q, other) if left else (other, q)), precision=lax.Precision.HIGHEST)
+
+
 def svd(out, a, full_matrices=False, compute_uv=True, *, driver=None):
     if a.size == 0:
         return tuple(_identity(o) if compute_uv else jnp.zeros(o.shape, o.dtype) for o in out)
@@ -198,6 +217,8 @@ TABLE = {
     "linalg_solve_triangular.default": lowering(solve_triangular),
     "triangular_solve.default": lowering(triangular_solve),
     "linalg_qr.default": lowering(qr),
+    "geqrf.default": lowering(geqrf),
+    "ormqr.default": lowering(ormqr),
     "_linalg_svd.default": lowering(svd),
     "_linalg_eigh.default": lowering(eigh),
     "linalg_householder_product.default": lowering(householder_product),

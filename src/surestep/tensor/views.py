@@ -88,6 +88,20 @@ def detach(args: tuple, kwargs: dict) -> XlaTensor:
     return alias(tensor._storage, tensor._layout, tensor)
 
 
+def physical(operation: Any) -> Any:
+    """Handles a lazy view of PyTorch's CPU, such as the conjugate: it is computed, and lies as the operand does, holes too."""
+
+    def handle(args: tuple, kwargs: dict) -> XlaTensor:
+        (tensor,) = args
+        layout = tensor._layout
+        if layout.dense:
+            return operation(tensor)
+        memory = tensor.as_strided((layout.span - layout.offset,), (1,))
+        return operation(memory).as_strided(tensor.shape, tensor.stride(), 0)
+
+    return handle
+
+
 def as_strided_copy(args: tuple, kwargs: dict) -> Any:
     """Its elements are the storage's, which the operand's own elements don't tell: so it is the view, copied."""
     return torch.as_strided(*args, **kwargs).clone(memory_format=torch.contiguous_format)
