@@ -30,6 +30,7 @@ FAMILIES = (
     "grouped",
     "convolution",
     "pooling",
+    "fractional",
     "normalization",
     "embedding",
     "embeddingbag",
