@@ -50,7 +50,10 @@ def to_jax(dtype: torch.dtype) -> np.dtype:
     try:
         return _to_jax()[dtype]
     except KeyError:
-        raise TypeError(f"the xla device has no dtype {dtype}: XLA can't represent it. Convert the tensor before it is moved.") from None
+        instead = (
+            "Use torch.complex64" if dtype is torch.complex32 else "Convert the tensor before it is moved, with .dequantize() or .to(dtype)"
+        )
+        raise TypeError(f"the xla device has no dtype {dtype}: XLA can't represent it. {instead}.") from None
 
 
 def to_torch(dtype: np.dtype) -> torch.dtype:

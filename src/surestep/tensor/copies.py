@@ -35,7 +35,7 @@ def upload(tensor: torch.Tensor, device: torch.device | None, keep_strides: bool
 def _sent(tensor: torch.Tensor, device: int) -> Any:
     start = time.perf_counter()
     array = transfer.to_device(tensor, device)
-    events.emit("transfer_in", None, nbytes=array.nbytes, seconds=time.perf_counter() - start, source=tensor, array=array)
+    events.emit("transfer_in", None, nbytes=array.nbytes, seconds=time.perf_counter() - start)
     return array
 
 
@@ -67,6 +67,7 @@ def _copy_from_host(target: XlaTensor, source: torch.Tensor) -> XlaTensor:
     source = source.detach()
     if source.device.type != "cpu":
         source = source.cpu()
+    unrepresented.check(source)
     with LOCK:
         storage, view = target._storage, target._layout
         if (
@@ -75,7 +76,6 @@ def _copy_from_host(target: XlaTensor, source: torch.Tensor) -> XlaTensor:
             and view.numel == storage.layout.numel
             and (view is storage.layout or (storage.unwritten and view.dtype == storage.layout.dtype))
         ):
-            unrepresented.check(source)
             array = _sent(source.to(view.dtype), storage.trace.device)
             storage.layout = view
             replace(storage, array)

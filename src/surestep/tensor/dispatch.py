@@ -26,6 +26,7 @@ from surestep.tensor import (
     rrelu,
     scaling,
     solving,
+    unrepresented,
     update,
     views,
 )
@@ -105,7 +106,7 @@ def handler_for(func: Any) -> Any:
     if torch.Tag.inplace_view in func.tags:
         return views.in_place(func)
     if func.is_view:
-        return _composite(func) if _compat.has_composite_kernel(func) else views.handler(func)
+        return _composite(func) if _compat.has_composite_kernel(func) else unrepresented.refusal(func) or views.handler(func)
     operation = Operation(func)
     if operation.lowering is not None and not operation.lists_in:
         return record.handler(operation)
@@ -114,8 +115,9 @@ def handler_for(func: Any) -> Any:
         return looped
     if _compat.has_composite_kernel(func):
         return _composite(func)
-    if "sparse" in func.name() or "quantize" in func.name() or "mkldnn" in func.name():
-        return _refused(func)
+    refusal = unrepresented.refusal(func)
+    if refusal is not None:
+        return refusal
     if _about_metadata(func):
         return lambda args, kwargs: on_meta(func, args, kwargs)[0]
     functional = operation.functional if func._schema.is_mutable else None
@@ -142,16 +144,6 @@ def _about_metadata(func: Any) -> bool:
 
 
 _READ_VALUES = {_aten.is_nonzero.default, _aten.equal.default, _aten._local_scalar_dense.default, _aten.is_set_to.default}
-
-
-def _refused(func: Any) -> Any:
-    def refuse(args: tuple, kwargs: dict) -> Any:
-        raise RuntimeError(
-            f"{func}: the xla device has no sparse or quantized tensors, since XLA's arrays are dense. Use dense tensors "
-            f"(.to_dense(), .dequantize()), or do this on the CPU."
-        )
-
-    return refuse
 
 
 def _composite(func: Any) -> Any:
