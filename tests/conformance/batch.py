@@ -37,8 +37,8 @@ class Tally:
 class Ran:
     """One case's results on both sides."""
 
-    def __init__(self, case: Case, theirs: Any, ours: Any, random: bool):
-        self.case, self.theirs, self.ours, self.random = case, theirs, ours, random
+    def __init__(self, case: Case, theirs: Any, ours: Any, random: bool, asked: bool):
+        self.case, self.theirs, self.ours, self.random, self.asked = case, theirs, ours, random, asked
 
 
 def attempt(case: Case, place: Place) -> Any:
@@ -99,9 +99,10 @@ def once(case: Case, watch: Watch) -> Ran:
     random = not torch.equal(seeded, torch.default_generator.get_state())
     torch.default_generator.set_state(before)
     watch.note(case.ways[0], case.dtype)
-    ours = attempt(case, Place("xla", note=watch.note))
+    place = Place("xla", note=watch.note)
+    ours = attempt(case, place)
     watch.note("")
-    return Ran(case, theirs, ours, random)
+    return Ran(case, theirs, ours, random, place.asked)
 
 
 def settle(ran: Ran, tally: Tally) -> None:
@@ -127,20 +128,21 @@ def settle(ran: Ran, tally: Tally) -> None:
     for way in case.ways:
         if way not in theirs:
             continue
-        outcome, what = judged(case, way, theirs, ours, exactly, ran.random)
+        outcome, what = judged(ran, way, exactly)
         tally.add(case.dtype, way, outcome, case.label, what)
         if any(moved_strides(a, b) for a, b in zip(tree_leaves(theirs[way]), tree_leaves(ours.get(way)), strict=False)):
             tally.strides[way] += 1
 
 
-def judged(case: Case, way: str, theirs: Any, ours: Any, exactly: Any, random: bool) -> tuple[str, str]:
-    left, right = theirs[way], ours.get(way)
+def judged(ran: Ran, way: str, exactly: Any) -> tuple[str, str]:
+    case, random = ran.case, ran.random
+    left, right = ran.theirs[way], ran.ours.get(way)
     if isinstance(left, Exception):
         return "pass", ""
     if isinstance(right, Exception):
         return "error", words(right)
     away = [t for t in tree_leaves(right) if isinstance(t, torch.Tensor) and t.device.type != "xla"]
-    if away:
+    if away and ran.asked:
         return "differ", f"a result is on {away[0].device}"
 
     def leaves() -> Any:

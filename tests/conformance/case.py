@@ -52,6 +52,7 @@ class Place:
 
     def __init__(self, device: str = "cpu", exact: bool = False, note: Callable[[str], None] = lambda way: None):
         self.device, self.exact, self.note = device, exact, note
+        self.asked = False  # whether any operand says where it is: a factory may not
 
     def take(self, value: Any) -> Any:
         made: dict[int, Any] = {}  # a tensor that is there twice is one tensor there, too
@@ -65,8 +66,10 @@ class Place:
 
     def _leaf(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
+            self.asked = True
             return self._tensor(value)
         if isinstance(value, torch.device) or (type(value) is str and value == "cpu"):
+            self.asked = True
             return torch.device(self.device)
         if self.exact and isinstance(value, torch.dtype):
             return WIDER.get(value, value)
