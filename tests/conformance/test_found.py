@@ -226,3 +226,11 @@ def test_unsafe_splits_lie_in_their_operand():
         return parts, torch.autograd.grad(sum(p.sin().sum() for p in parts), x)
 
     same(split, torch.arange(16.0).reshape(4, 4).requires_grad_(), rtol=1e-5, atol=1e-5)
+
+
+def test_whole_parts_count_in_a_range_of_integers():
+    for bounds in ((3.1,), (-1.9, 2.5), (1.5, 4.2, 1.9), (4.9, 0.1, -1.2), (2**40 + 0.5, 2**40 + 3.5)):
+        for dtype in (torch.int64, torch.int32, torch.float32):
+            theirs = torch.arange(*bounds, dtype=dtype)
+            assert torch.equal(torch.arange(*bounds, dtype=dtype, device="xla").cpu(), theirs)
+            assert torch.equal(torch.arange(*bounds, out=torch.empty(0, dtype=dtype, device="xla")).cpu(), theirs)
