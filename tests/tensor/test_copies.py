@@ -129,3 +129,51 @@ def test_dlpack_exports_a_snapshot():
     tensor.add_(1)
     surestep.sync()
     assert shared.device.type == "cpu" and shared.tolist() == [0, 1, 2] and tensor.tolist() == [1, 2, 3]
+
+
+LAYOUTS = {
+    "whole": lambda x: x,
+    "transposed": lambda x: x.transpose(1, 3),
+    "permuted": lambda x: x.permute(3, 0, 2, 1),
+    "permuted slice": lambda x: x.permute(3, 0, 2, 1)[1:3],
+    "slice": lambda x: x[:, 1:],
+    "every second": lambda x: x[..., ::2],
+    "selected": lambda x: x[1].transpose(0, 1),
+    "flipped": lambda x: x.flip(0).mT,
+    "expanded": lambda x: x[:, :1].expand(2, 3, 4, 5),
+    "expanded twice": lambda x: x[:1, :, :1].expand(7, 3, 4, 5),
+    "expanded from a number": lambda x: x[0, 0, 0, 0].expand(3, 4),
+    "diagonal": lambda x: x.diagonal(dim1=0, dim2=2),
+    "unfolded": lambda x: x.unfold(3, 3, 1),
+    "as_strided": lambda x: x.as_strided((3, 2), (1, 3), 4),
+    "overlapping": lambda x: x.as_strided((3, 3), (1, 1)),
+    "a dimension of one": lambda x: x[:, :1].transpose(0, 3),
+    "no elements": lambda x: x[:0].transpose(1, 2),
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "slice of channels last": lambda x: x.contiguous(memory_format=torch.channels_last)[:, 1:],
+    "a number": lambda x: x[0, 0, 0, 0],
+    "another dtype's view": lambda x: x.view(torch.int16)[..., 1::2],
+    "real part": lambda x: torch.view_as_complex(x.reshape(2, 3, 5, 2, 2)).mT.real,
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_copy_to_the_cpu_lies_as_pytorch_says(name):
+    """Strides without holes are kept; else the copy has those of a new tensor (``empty_like`` with ``preserve_format``)."""
+    x = torch.arange(120.0).reshape(2, 3, 4, 5)
+    here, there = LAYOUTS[name](x), LAYOUTS[name](x.to("xla"))
+    wanted = torch.empty_like(here)
+    for copy in (there.cpu(), there.to("cpu"), there.to("cpu", copy=True), there.clone().cpu(), there.to("cpu", torch.float64)):
+        assert copy.stride() == wanted.stride() and copy.storage_offset() == 0
+        assert copy.untyped_storage().nbytes() == wanted.numel() * copy.element_size()
+        assert torch.equal(copy, here.to(copy.dtype))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_copy_to_the_device_lies_as_pytorch_says_of_a_device_without_strides(name):
+    """``.to("xla")`` gives a contiguous tensor, or one in the memory format that the strides suggest; ``empty_like`` has the strides."""
+    here = LAYOUTS[name](torch.arange(120.0).reshape(2, 3, 4, 5))
+    there = here.to("xla")
+    assert there.is_contiguous(memory_format=torch.channels_last if "channels last" in name else torch.contiguous_format)
+    assert torch.equal(there.cpu(), here)
+    assert torch.empty_like(here, device="xla").copy_(here).stride() == torch.empty_like(here).stride()
