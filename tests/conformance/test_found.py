@@ -234,3 +234,15 @@ def test_whole_parts_count_in_a_range_of_integers():
             theirs = torch.arange(*bounds, dtype=dtype)
             assert torch.equal(torch.arange(*bounds, dtype=dtype, device="xla").cpu(), theirs)
             assert torch.equal(torch.arange(*bounds, out=torch.empty(0, dtype=dtype, device="xla")).cpu(), theirs)
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("name", ["clamp_max_", "clamp_min_", "pow_", "bitwise_and_", "eq_", "remainder_", "gcd_", "add_", "floor_divide_"])
+def test_the_target_of_an_operation_in_place_does_not_grow(name):
+    """Meta grew some; also after a call of the same dtypes that fits."""
+    for device in ("cpu", "xla"):
+        x, y = (torch.ones(shape, dtype=torch.int64, device=device) for shape in ((3, 1), (3, 4)))
+        getattr(y, name)(x)
+        with pytest.raises(RuntimeError, match=r"output with shape \[3, 1\] doesn't match the broadcast shape \[3, 4\]"):
+            getattr(x, name)(y)
+        assert x.shape == (3, 1)
