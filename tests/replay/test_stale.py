@@ -695,7 +695,7 @@ def a_counter_in_a_list(device):
     def step(x):
         calls.append(1)
         optimizer.zero_grad()
-        loss = (net(x) * len(calls)).square().mean()
+        loss = (net(x) / len(calls)).square().mean()
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -768,7 +768,7 @@ def a_mutable_default(device):
     def step(x, calls=[]):  # noqa: B006
         calls.append(1)
         optimizer.zero_grad()
-        loss = (net(x) * len(calls)).square().mean()
+        loss = (net(x) / len(calls)).square().mean()
         loss.backward()
         optimizer.step()
         return loss.detach()

@@ -13,6 +13,8 @@ from surestep.replay.values import Bound, Either, Known, Local, Missing, New, No
 
 _DICTS = (dict, OrderedDict, defaultdict)
 _MISSING = object()
+# Methods of the context that an autograd.Function is given.
+OF_CONTEXTS = {"save_for_backward", "save_for_forward", "mark_non_differentiable", "mark_dirty", "set_materialize_grads"}
 
 
 def trusted(module: str) -> bool:
@@ -48,6 +50,8 @@ def _of_super(walk: Any, value: Super, name: str) -> Value:
 def _of_new(value: New, name: str) -> Value:
     if value.type is object and isinstance(value.items, dict) and name in value.items:
         return value.items[name]
+    if value.type is object and value.items is None and name not in OF_CONTEXTS:
+        return New()  # what the call itself has put there
     if value.type in (None, torch.Tensor):
         return New() if name in TENSOR_PROPERTIES else Bound(value, name)
     return Bound(value, name)
@@ -65,14 +69,14 @@ def _of_known(walk: Any, value: Known, name: str) -> Value:
     if isinstance(thing, type):
         found = _in_class(walk, thing, name)
         if isinstance(found, (staticmethod, classmethod)):
-            return Known(found.__func__, path) if isinstance(found, staticmethod) else _Method(found.__func__, value, path)
+            return Known(found.__func__ if isinstance(found, staticmethod) else _Method(found.__func__, value, path), path)
         return Bound(value, name) if found is _MISSING else Known(found, path)
     return _of_instance(walk, value, name, path)
 
 
 def _of_tensor(walk: Any, value: Known, name: str, path: str) -> Value:
     tensor = value.object
-    walk.guards.tensor(tensor, value.path)
+    walk.tensor(value)
     if name in FIGURES:
         return Known(getattr(tensor, name), path)  # of the layout, which is guarded
     if name == "grad":
@@ -92,7 +96,7 @@ def _of_module(walk: Any, module: types.ModuleType, name: str, path: str) -> Val
         return Known(found, path)
     if not trusted(module.__name__):
         walk.guards.item(names, name, names[name], f"{module.__name__}.")
-    return Known(names[name], path)
+    return walk.known(names[name], path)
 
 
 def _in_class(walk: Any, kind: type, name: str) -> Any:
@@ -126,7 +130,7 @@ def _of_instance(walk: Any, value: Known, name: str, path: str) -> Value:
         raise NotReplayable(f"{path}: a {kind.__name__} can't be looked into")
     if name in own:
         walk.guards.item(own, name, own[name], f"{value.path}.")
-        return Known(own[name], path)
+        return walk.known(own[name], path)
     walk.guards.lacks(own, name, value.path)
     if held is not _MISSING:
         return _from_class(value, held, path)
@@ -136,7 +140,7 @@ def _of_instance(walk: Any, value: Known, name: str, path: str) -> Value:
             if name in entries:
                 walk.guards.item(own, table, entries, f"{value.path}.")
                 walk.guards.item(entries, name, entries[name], f"{value.path}.")
-                return Known(entries[name], path)
+                return walk.known(entries[name], path)
             walk.guards.lacks(entries, name, value.path)
         raise Missing(f"{value} has no attribute {name!r}")
     if hasattr(kind, "__getattr__"):
@@ -279,7 +283,7 @@ def subscript(walk: Any, value: Value, key: Value) -> Value:
 def _entry(walk: Any, value: Known, key: Value) -> Value:
     thing = value.object
     if isinstance(thing, torch.Tensor):
-        walk.guards.tensor(thing, value.path)
+        walk.tensor(value)
         return New(torch.Tensor)
     if not (isinstance(key, Known) and plain(key.object)):
         if isinstance(thing, (tuple, list, str)) and plain(tuple(thing)):
@@ -291,11 +295,11 @@ def _entry(walk: Any, value: Known, key: Value) -> Value:
         if key.object not in thing:
             raise NotReplayable(f"{path} is not there")
         walk.guards.item(thing, key.object, thing[key.object], f"{value.path} ")
-        return Known(thing[key.object], path)
+        return walk.known(thing[key.object], path)
     if isinstance(thing, (list, tuple, str, range, torch.Size)):
         if isinstance(thing, list):
             walk.guards.sequence(thing, value.path)
-        return Known(thing[key.object], path)
+        return walk.known(thing[key.object], path)
     if type(thing) in (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict):
         entries = children(walk, value)
         if isinstance(key.object, slice):

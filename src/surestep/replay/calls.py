@@ -13,7 +13,6 @@ from surestep.replay.known import MATH, PURE, is_tensor_function, managers, name
 from surestep.replay.values import Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
 
 _LIST_METHODS = {"append", "extend", "insert"}
-_OF_CONTEXTS = {"save_for_backward", "save_for_forward", "mark_non_differentiable", "mark_dirty", "set_materialize_grads"}
 _PURE_METHODS = {"get", "items", "keys", "values", "index", "count", "copy", "format", "join", "split", "startswith", "endswith", "lower", "upper"}
 _PURE_METHODS |= {"replace", "strip", "partition", "rpartition", "is_integer", "bit_length", "numel", "itemsize"}
 
@@ -147,7 +146,7 @@ def _read(walk: Any, value: Value) -> None:
     if isinstance(value, Known):
         thing = value.object
         if isinstance(thing, torch.Tensor):
-            walk.guards.tensor(thing, value.path)
+            walk.tensor(value)
         elif isinstance(thing, (dict, list, tuple)) and not plain(thing):
             attributes.guard_content(walk, value)
         elif not plain(thing) and not isinstance(thing, (type, torch.Generator)) and not callable(thing):
@@ -171,7 +170,7 @@ def _method(walk: Any, function: Bound, args: list[Value], kwargs: dict[str, Val
         raise NotReplayable(f"{name}() of {receiver}")
     thing = receiver.object
     if isinstance(thing, torch.Tensor):
-        walk.guards.tensor(thing, receiver.path)
+        walk.tensor(receiver)
         if name in ("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex", "element_size", "type", "ndimension"):
             known = _figures(thing, name, args, kwargs)
             if known is not None:
@@ -195,7 +194,7 @@ def _figures(tensor: torch.Tensor, name: str, args: list[Value], kwargs: dict[st
 
 
 def _method_of_new(walk: Any, receiver: New, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if receiver.type is object and name not in _OF_CONTEXTS:
+    if receiver.type is object and name not in attributes.OF_CONTEXTS:
         raise NotReplayable(f"{name} of an object that the call makes")
     if receiver.type in (None, torch.Tensor, object):
         if receiver.type is not object and name not in tensor_methods():
@@ -321,7 +320,7 @@ def _length(walk: Any, value: Known | New) -> Value | None:
         return Known(len(value.items)) if isinstance(value.items, (list, dict)) else New(int)
     thing = value.object
     if isinstance(thing, torch.Tensor):
-        walk.guards.tensor(thing, value.path)
+        walk.tensor(value)
         return Known(len(thing))
     if isinstance(thing, (list, dict, tuple)):
         attributes.guard_content(walk, value)

@@ -157,12 +157,12 @@ def _outside(walk: Any, function: Any, name: str) -> Value:
         except ValueError:
             raise NotReplayable(f"the variable {name!r} has no value yet") from None
         walk.guards.cell(cell, value, name)
-        return Known(value, name)
+        return walk.known(value, name)
     names = function.__globals__
     if name in names:
         if not attributes.trusted(names.get("__name__", "")):
             walk.guards.item(names, name, names[name], "the global ")
-        return Known(names[name], name)
+        return walk.known(names[name], name)
     if hasattr(builtins, name):
         walk.guards.lacks(names, name, "the globals")
         return Known(getattr(builtins, name), name)

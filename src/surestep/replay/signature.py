@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from surestep.replay.values import Known, New, Value, plain
+from surestep.replay.values import Argument, New, Value, plain
 from surestep.tensor.xla_tensor import XlaTensor
 from surestep.trace.operands import LIST, Mark, add_constant
 
@@ -68,7 +68,7 @@ def _value(value: Any, path: str) -> Value:
         return New(kind, [_value(item, f"{path}[{position}]") for position, item in enumerate(value)], owned=False)
     if kind is dict:
         return New(dict, {name: _value(item, f"{path}[{name!r}]") for name, item in value.items()}, owned=False)
-    return Known(value, path)
+    return Argument(value, path)
 
 
 def described(key: tuple, other: tuple) -> str:

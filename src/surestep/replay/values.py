@@ -48,6 +48,12 @@ class Known:
         return self.path or repr(self.object)
 
 
+class Argument(Known):
+    """What the caller handed in: of a tensor, the figures are the same at each call, not the object."""
+
+    __slots__ = ()
+
+
 class New:
     """Made by the call. ``items`` are the parts of a container (a list; a dict by its keys), None where they aren't known."""
 

@@ -13,11 +13,13 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from surestep.replay import attributes, calls, expressions
 from surestep.replay.guards import Guards
 from surestep.replay.known import managers
 from surestep.replay.source import definition
-from surestep.replay.values import Either, Known, Local, New, NotReplayable, Value, join, plain
+from surestep.replay.values import Argument, Either, Known, Local, New, NotReplayable, Value, join, plain
 
 _BUDGET = 200_000  # nodes: a step that unrolls to more is not followed to its end
 _DEPTH = 60  # calls within calls
@@ -47,6 +49,18 @@ class Walk:
         self.budget = _BUDGET
         self.depth = 0
         self.branches = 0  # how many branches that weren't decided lie around
+
+    def known(self, thing: Any, path: str) -> Known:
+        """An object that was found outside of the call."""
+        found = Known(thing, path)
+        if isinstance(thing, torch.Tensor):
+            self.tensor(found)
+        return found
+
+    def tensor(self, value: Known) -> None:
+        """A tensor is read or written. Arguments' tensors may be others at the next call; those from outside may not."""
+        if not isinstance(value, Argument):
+            self.guards.tensor(value.object, value.path)
 
     @contextmanager
     def undecided(self) -> Generator[None]:
