@@ -18,7 +18,7 @@ def device(index: int | None = None) -> torch.device:
 
     if index is not None:
         if not 0 <= index < device_count():
-            raise IndexError(f"device index {index} out of range: this process has {device_count()} xla device(s)")
+            raise IndexError(f"invalid device ordinal: xla:{index}. This process has {device_count()} xla device(s)")
         devices.set_current(index)
     return torch.device("xla", devices.current())
 
@@ -40,7 +40,9 @@ def device_count() -> int:
 
 def manual_seed(seed: int, device: torch.device | str | None = None) -> None:
     """Seeds the random numbers of one xla device, or of all of them: the same seed gives the same numbers, wherever boundaries fall."""
+    from surestep.tensor.devices import index_of
+
     if device is None:
         generator.seed_all(seed)
     else:
-        generator.default(torch.device(device).index or 0).manual_seed(seed)
+        generator.default(index_of(device)).manual_seed(seed)

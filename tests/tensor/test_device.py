@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import surestep
 from both import same
 
 
@@ -106,3 +107,70 @@ def test_dtype_promotion_with_0_dim_cpu_tensors():
     same(lambda a: a + torch.tensor(2.5, dtype=torch.float64), torch.ones(2))
     same(lambda a: a * torch.tensor(3), torch.ones(2, dtype=torch.int32))
     same(lambda a: torch.where(a > 0, torch.tensor(1.0), a), torch.tensor([-1.0, 1.0]))
+
+
+LIKE = {
+    "ones_like": lambda x, device: torch.ones_like(x, device=device),
+    "zeros_like": lambda x, device: torch.zeros_like(x, device=device),
+    "full_like": lambda x, device: torch.full_like(x, 3, device=device),
+    "rand_like": lambda x, device: torch.rand_like(x, device=device),
+    "empty_like": lambda x, device: torch.empty_like(x, device=device),
+    "new_ones": lambda x, device: x.new_ones(3, 2, device=device),
+    "new_zeros": lambda x, device: x.new_zeros(3, 2, device=device),
+    "new_full": lambda x, device: x.new_full((3, 2), 3, device=device),
+    "new_empty": lambda x, device: x.new_empty((3, 2), device=device),
+    "new_tensor": lambda x, device: x.new_tensor([[1.0, 2.0]] * 3, device=device),
+}
+
+
+@pytest.mark.parametrize("name", LIKE)
+def test_a_tensor_like_another_is_where_it_was_asked_for(name):
+    x = torch.ones(2, 3).to("xla").t()
+    for device in ("cpu", "meta", "xla:0"):
+        made, wanted = LIKE[name](x, device), LIKE[name](torch.ones(2, 3).t(), device)
+        assert made.device == torch.device(device) and made.shape == wanted.shape and made.stride() == wanted.stride()
+
+
+def in_context(context):
+    with context:
+        return torch.ones(1)
+
+
+NOWHERE = "xla:7"
+ASKED = {
+    "to": lambda: torch.ones(1).to(NOWHERE),
+    "to, from xla": lambda: torch.ones(1, device="xla").to(NOWHERE),
+    "factory": lambda: torch.ones(1, device=NOWHERE),
+    "random": lambda: torch.randperm(3, device=NOWHERE),
+    "a constant": lambda: torch.hamming_window(3, device=NOWHERE),
+    "with torch.device": lambda: in_context(torch.device(NOWHERE)),
+    "module": lambda: nn.Linear(2, 2).to(NOWHERE),
+    "set_device": lambda: torch.xla.set_device(7),
+    "set_device, negative": lambda: torch.xla.set_device(-1),
+    "set_device, by name": lambda: torch.xla.set_device(NOWHERE),
+    "with torch.xla.device": lambda: in_context(torch.xla.device(7)),
+    "get_rng_state": lambda: torch.xla.get_rng_state(NOWHERE),
+    "set_rng_state": lambda: torch.xla.set_rng_state(torch.xla.get_rng_state(), 7),
+    "fork_rng": lambda: in_context(torch.random.fork_rng([7], device_type="xla")),
+    "manual_seed": lambda: surestep.manual_seed(1, NOWHERE),
+    "Generator": lambda: surestep.Generator(NOWHERE),
+    "memory_stats": lambda: torch.xla.memory_stats(7),
+    "memory_stats, negative": lambda: torch.xla.memory_stats(-1),
+    "memory_allocated": lambda: torch.xla.memory_allocated(NOWHERE),
+    "synchronize": lambda: torch.xla.synchronize(7),
+    "loader": lambda: next(iter(surestep.MpDeviceLoader([torch.ones(1)], NOWHERE))),
+    **{f"{name}, from xla": lambda make=make: make(torch.ones(2, 3, device="xla"), NOWHERE) for name, make in LIKE.items()},
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_device_that_is_not_there_is_an_error(name):
+    with pytest.raises(RuntimeError, match=r"^invalid device ordinal: xla:(7|-1). This process has 1 xla device"):
+        ASKED[name]()
+    assert torch.xla.current_device() == 0
+
+
+@pytest.mark.parametrize("name", ["set_device", "get_rng_state", "memory_stats"])
+def test_another_kind_of_device_is_an_error(name):
+    with pytest.raises(ValueError, match="Expected a xla device, but got: cuda:0"):
+        getattr(torch.xla, name)("cuda:0")

@@ -45,8 +45,7 @@ def current_device() -> int:
 
 def set_device(device: Any) -> None:
     """Says which device a plain ``"xla"`` means from now on: an index, a ``torch.device`` or its name."""
-    index = device if isinstance(device, int) else torch.device(device).index
-    devices.set_current(0 if index is None else index)
+    devices.set_current(devices.index_of(device))
 
 
 @contextmanager
@@ -62,6 +61,8 @@ def device(which: Any) -> Generator[None]:
 
 def synchronize(device: Any = None) -> None:
     """Runs what is pending and waits for the device."""
+    if device is not None:
+        devices.index_of(device)
     for recorder in devices.started():
         recorder.cut(Cause.SYNC)
     wait()
@@ -120,14 +121,12 @@ def set_rng_state_all(states: Any) -> None:
 
 
 def _generator(device: Any) -> generator.Generator:
-    index = device if isinstance(device, int) else torch.device(device).index
-    return generator.default(devices.current() if index is None else index)
+    return generator.default(devices.index_of(device))
 
 
 def memory_stats(device: Any = None) -> dict[str, int]:
     """What JAX knows of the device's memory, in bytes; empty where the platform doesn't tell (the CPU)."""
-    index = device if isinstance(device, int) else (torch.device(device).index if device is not None else None)
-    return dict(jax_devices()[devices.current() if index is None else index].memory_stats() or {})
+    return dict(jax_devices()[devices.index_of(device)].memory_stats() or {})
 
 
 def memory_allocated(device: Any = None) -> int:
@@ -137,8 +136,7 @@ def memory_allocated(device: Any = None) -> int:
         return stats["bytes_in_use"]
     import jax
 
-    index = device if isinstance(device, int) else (torch.device(device).index if device is not None else None)
-    where = jax_devices()[devices.current() if index is None else index]
+    where = jax_devices()[devices.index_of(device)]
     return sum(array.nbytes for array in jax.live_arrays(where.platform) if where in array.devices())
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from surestep.execute.devices import jax_devices
@@ -33,11 +35,31 @@ def recorder(device: torch.device | None) -> Recorder:
     index = _current if device is None or device.index is None else device.index
     found = recorders()
     if not 0 <= index < len(found):
-        raise RuntimeError(
-            f"invalid device ordinal: xla:{index}. This process has {len(found)} xla device(s); "
-            f"CPU_NUM_DEVICES=N gives N virtual ones on the CPU"
-        )
+        raise _no_such_device(index, len(found))
     return found[index]
+
+
+def index_of(device: Any) -> int:
+    """The index of a device that is given as an index, a ``torch.device``, its name, or None for the current one.
+
+    ``RuntimeError`` where there is no such device, in PyTorch's words; starts JAX.
+    """
+    if isinstance(device, int):
+        index = device
+    else:
+        where = torch.device("xla" if device is None else device)
+        if where.type != "xla":
+            raise ValueError(f"Expected a xla device, but got: {where}")
+        index = _current if where.index is None else where.index
+    if not 0 <= index < len(jax_devices()):
+        raise _no_such_device(index, len(jax_devices()))
+    return index
+
+
+def _no_such_device(index: int, count: int) -> RuntimeError:
+    return RuntimeError(
+        f"invalid device ordinal: xla:{index}. This process has {count} xla device(s); CPU_NUM_DEVICES=N gives N virtual ones on the CPU"
+    )
 
 
 def current() -> int:
@@ -48,5 +70,4 @@ def current() -> int:
 def set_current(index: int) -> None:
     """A plain 'xla' means this device from now on. Starts JAX; ``RuntimeError`` where there is no such device."""
     global _current
-    recorder(torch.device("xla", index))
-    _current = index
+    _current = index_of(index)

@@ -17,6 +17,7 @@ from surestep.tensor import (
     ctc,
     host,
     indexing,
+    likeness,
     linear,
     lists,
     metadata,
@@ -48,7 +49,7 @@ _OWN: dict[Any, Any] = {
     _aten.equal.default: host.equal,
     _aten.detach.default: views.detach,
     _aten.linear.default: linear.linear,
-    _aten.zeros_like.default: update.zeros_like,
+    _aten.zeros_like.default: likeness.handler(_aten.zeros_like.default, update.zeros_like),
     _aten.alias.default: views.detach,
     _aten._unsafe_view.default: views.handler(_aten.view.default),  # `kron(out=)` writes through it
     _aten.rrelu_with_noise.default: lambda args, kwargs: rrelu.rrelu_with_noise(*args, **kwargs),
@@ -100,9 +101,10 @@ _OWN: dict[Any, Any] = {
 
 def handler_for(func: Any) -> Any:
     """The function (args, kwargs) -> result that serves this overload from now on."""
-    own = _OWN.get(func)
-    if own is not None:
-        return own
+    return _OWN.get(func) or likeness.handler(func, _general(func))
+
+
+def _general(func: Any) -> Any:
     if torch.Tag.inplace_view in func.tags:
         return views.in_place(func)
     if func.is_view:

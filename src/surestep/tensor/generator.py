@@ -52,7 +52,7 @@ class Generator(torch.Generator):
         from surestep.tensor import devices
 
         made = super().__new__(cls, "cpu")  # type: ignore[bad-argument-count] (the stub knows __init__ only)
-        _compat.label_generator(made, devices.current() if where.index is None else where.index)
+        _compat.label_generator(made, devices.current() if where.index is None else devices.index_of(where))
         made._stream = Stream(secrets.randbits(63))
         _generators[_compat.generator_identity(made)] = made
         return made

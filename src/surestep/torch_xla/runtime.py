@@ -14,6 +14,7 @@ from surestep._device import device_count as global_runtime_device_count
 from surestep._device import device_count as local_device_count
 from surestep.execute.devices import device_kind, jax_devices
 from surestep.observe.metrics import metrics
+from surestep.tensor.devices import index_of
 from surestep.torch_xla import _later
 from surestep.torch_xla.core._machine import xla_device
 
@@ -110,7 +111,7 @@ def is_bf16_supported() -> bool:
 
 def runtime_device_attributes(device: torch.device | str) -> dict[str, Any]:
     """What JAX tells of a device."""
-    found = jax_devices()[torch.device(device).index or 0]
+    found = jax_devices()[index_of(device)]
     return {
         "name": f"{device_kind()}:{found.local_hardware_id or 0}",
         "device_kind": found.device_kind,

@@ -12,7 +12,8 @@ import torch
 
 import surestep._device as _device
 from surestep.loop.boundaries import sync
-from surestep.tensor import device_module, devices, generator
+from surestep.tensor import device_module, generator
+from surestep.tensor.devices import index_of
 
 Device = torch.device | str | None
 
@@ -35,7 +36,7 @@ def get_xla_supported_devices(devkind: str | None = None, max_devices: int | Non
 def xla_real_devices(devices: list[torch.device | str] | None = None) -> list[str]:
     """``['CPU:0', ...]``: what the xla devices are."""
     real = _device.real_devices()
-    return real if not devices else [real[_index(device)] for device in devices]
+    return real if not devices else [real[index_of(device)] for device in devices]
 
 
 def xla_device_hw(device: Device) -> str:
@@ -76,7 +77,7 @@ def optimization_barrier_(tensors: list[torch.Tensor]) -> None:
 
 def set_rng_state(seed: int, device: Device = None) -> None:
     """Goes on from a state that ``get_rng_state`` gave; a seed is the state at its beginning."""
-    found = generator.default(_index(device))
+    found = generator.default(index_of(device))
     if 0 <= seed < 1 << 64:
         found.manual_seed(seed)
     else:
@@ -85,7 +86,7 @@ def set_rng_state(seed: int, device: Device = None) -> None:
 
 def get_rng_state(device: Device = None) -> int:
     """Where the device's random numbers are, as one integer: the seed, and above its 64 bits how many draws it has seen."""
-    return int.from_bytes(bytes(generator.default(_index(device)).get_state().tolist()), "little")
+    return int.from_bytes(bytes(generator.default(index_of(device)).get_state().tolist()), "little")
 
 
 @contextmanager
@@ -111,13 +112,8 @@ def get_memory_info(device: Device = None) -> MemoryInfo:
     """How much of the device's memory is in use. On the CPU, whose allocator doesn't tell, living arrays are counted, and the limit is
     the machine's memory.
     """
-    index = _index(device)
+    index = index_of(device)
     stats = device_module.memory_stats(index)
     used = device_module.memory_allocated(index)
     limit = stats.get("bytes_limit") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return MemoryInfo(bytes_used=used, bytes_limit=limit, peak_bytes_used=stats.get("peak_bytes_in_use", used))
-
-
-def _index(device: Device) -> int:
-    index = None if device is None else torch.device(device).index
-    return devices.current() if index is None else index
