@@ -133,6 +133,11 @@ def call_explicit_kernel(operation: torch._ops.OpOverload, args: tuple, kwargs: 
     return operation._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
 
 
+def call_composite_kernel(operation: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
+    """Calls the kernel by which PyTorch writes an operation in terms of others; ``decompose`` may have another in Python."""
+    return operation._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
 def has_fake_kernel(operation: torch._ops.OpOverload) -> bool:
     """Whether somebody said what a custom operator gives without computing it (``register_fake``)."""
     definition = OPDEFS.get(operation.name().partition(".")[0])

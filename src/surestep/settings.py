@@ -20,6 +20,10 @@ class Setting(NamedTuple):
 
 
 SETTINGS = {
+    "SURESTEP_CHECK_BOUNDS": Setting(
+        ("0", "1"),
+        "with 1, an index that is out of range on the device is an IndexError at the next boundary; read when the device is first used",
+    ),
     "SURESTEP_FALLBACK": Setting(("warn", "error"), "an operation that has to run on the host is said once a line, or is an error"),
     "SURESTEP_VERIFY_REPLAY": Setting(("0", "1"), "with 1, each replayed step of `surestep.compile` is run in Python too, and compared"),
 }

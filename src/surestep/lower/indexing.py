@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from surestep.lower.shared import axis_of, high, low, opmath
+from surestep.lower.shared import axis_of, from_front, high, low, opmath
 from surestep.lower.spec import lowering, number
 
 
@@ -19,12 +19,13 @@ def gather(out, x, dim, index, *, sparse_grad=False):
     axis = axis_of(dim, x.ndim)
     x, index = _at_least_1d(x, index)
     x = x[tuple(slice(None) if d == axis else slice(index.shape[d]) for d in range(x.ndim))]
-    return jnp.take_along_axis(x, index, axis, mode="fill").reshape(out.shape)
+    return jnp.take_along_axis(x, from_front(index, x.shape[axis]), axis, mode="fill").reshape(out.shape)
 
 
-def _positions(dim, index):
-    """An index along ``dim`` as one index per dimension: what ``.at`` takes."""
+def _positions(dim, index, shape):
+    """An index along ``dim`` of an array of ``shape`` as one index per dimension: what ``.at`` takes."""
     axis = axis_of(dim, index.ndim)
+    index = from_front(index, shape[axis])
     return tuple(
         index if d == axis else jnp.arange(n).reshape([-1 if d == e else 1 for e in range(index.ndim)]) for d, n in enumerate(index.shape)
     )
@@ -74,7 +75,7 @@ def _scatter(combine):
             source = source[tuple(slice(n) for n in index.shape)]
         elif hasattr(source, "reshape"):
             source = source.reshape((1,) * index.ndim)
-        return combine(flat, _positions(dim, index), source, reduce).reshape(x.shape)
+        return combine(flat, _positions(dim, index, flat.shape), source, reduce).reshape(x.shape)
 
     return scatter
 
@@ -100,7 +101,7 @@ def scatter_reduce(out, x, dim, index, source, reduce, *, include_self=True):
         return x
     flat, index, source = _at_least_1d(x, index, source)
     source = source[tuple(slice(n) for n in index.shape)]
-    return _reduced(flat, _positions(dim, index), source, reduce, include_self).reshape(x.shape)
+    return _reduced(flat, _positions(dim, index, flat.shape), source, reduce, include_self).reshape(x.shape)
 
 
 def _key(indices):
@@ -170,13 +171,15 @@ def unsafe_masked_index_put_accumulate(out, x, mask, indices, values):
 
 def index_select(out, x, dim, index):
     x, flat = _at_least_1d(x, index)
-    return jnp.take(x, flat, axis=axis_of(dim, x.ndim), mode="fill").reshape(out.shape)
+    axis = axis_of(dim, x.ndim)
+    return jnp.take(x, from_front(flat, x.shape[axis]), axis=axis, mode="fill").reshape(out.shape)
 
 
 def _rows(x, dim, index):
     """Operands of the ``index_*`` writes: at least 1-d, and the position of the indexed rows."""
     x, index = _at_least_1d(x, index)
-    return x, (slice(None),) * axis_of(dim, x.ndim) + (index,), index
+    axis = axis_of(dim, x.ndim)
+    return x, (slice(None),) * axis + (from_front(index, x.shape[axis]),), index
 
 
 def index_add(out, x, dim, index, source, *, alpha=1):
@@ -194,7 +197,8 @@ def index_copy(out, x, dim, index, source):
 
 
 def index_fill(out, x, dim, index, value):
-    flat, key, _ = _rows(x, dim, index)
+    flat, index = _at_least_1d(x, index)  # it alone may count from the end
+    key = (slice(None),) * axis_of(dim, flat.ndim) + (index,)
     return flat.at[key].set(number(value, x.dtype), mode="drop").reshape(x.shape)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from jax import lax
 
 from surestep.lower.numeric import cast
-from surestep.lower.shared import opmath
+from surestep.lower.shared import from_front, opmath
 from surestep.lower.spec import lowering
 
 NONE, MEAN, SUM = 0, 1, 2
@@ -144,11 +144,16 @@ def nll_loss_backward(out, grad, x, target, weight, reduction, ignore_index, tot
 def _margins(x, target, p, margin, weight):
     """Of a batch: the margin left to each class but the target's own, and the factor of its p-th power."""
     x, target = jnp.atleast_2d(x), jnp.atleast_1d(target)
-    own = jnp.take_along_axis(x, target[:, None], axis=1)
+    own = jnp.take_along_axis(x, from_front(target, x.shape[1])[:, None], axis=1)  # nan where there is no such class
     other = lax.broadcasted_iota(target.dtype, x.shape, 1) != target[:, None]
     left = jnp.where(other, jnp.maximum(cast(margin, x.dtype) - own + x, 0), cast(0, x.dtype))
     factor = cast(1 / x.shape[1], x.dtype) if weight is None else jnp.take(cast(weight, x.dtype), target)[:, None] / x.shape[1]
     return left, other, factor
+
+
+def _active(margins):
+    """The derivative of the margins that are left: 1, 0 where none is left, ``nan`` where there is no such class."""
+    return jnp.where(jnp.isnan(margins), margins, (margins > 0).astype(margins.dtype))
 
 
 def multi_margin_loss(out, x, target, p=1, margin=1, weight=None, reduction=MEAN):
@@ -160,7 +165,7 @@ def multi_margin_loss(out, x, target, p=1, margin=1, weight=None, reduction=MEAN
 def multi_margin_loss_backward(out, grad, x, target, p, margin, weight=None, reduction=MEAN):
     dtype = opmath(out.dtype)
     left, other, factor = _margins(cast(x, dtype), target, p, margin, weight)
-    slope = ((left > 0).astype(dtype) if p == 1 else 2 * left) * factor
+    slope = (_active(left) if p == 1 else 2 * left) * factor
     own = -jnp.sum(slope, axis=1, keepdims=True)
     share = _share(cast(grad, dtype), left[:, 0], reduction)
     share = share.reshape(-1, 1) if reduction == NONE else share
@@ -169,14 +174,14 @@ def multi_margin_loss_backward(out, grad, x, target, p, margin, weight=None, red
 
 def _listed(x, target):
     """Of a batch of target lists, each up to its first -1: which entries count, and which classes they name."""
-    before_end = jnp.cumprod((target >= 0).astype(np.int32), axis=1).astype(np.bool_)
+    before_end = jnp.cumprod((target != -1).astype(np.int32), axis=1).astype(np.bool_)
     one_hot = (target[:, :, None] == jnp.arange(x.shape[1], dtype=target.dtype)) & before_end[:, :, None]
     return before_end, jnp.any(one_hot, axis=1)
 
 
 def _label_margins(x, target, before_end, named):
     """1 - x[target] + x[other], for each listed target and each class that isn't listed: batch, target, class."""
-    own = jnp.take_along_axis(x, jnp.where(before_end, target, 0), axis=1)
+    own = jnp.take_along_axis(x, jnp.where(before_end, from_front(target, x.shape[1]), 0), axis=1)
     margins = 1 - own[:, :, None] + x[:, None, :]
     return jnp.where(before_end[:, :, None] & ~named[:, None, :], jnp.maximum(margins, 0), cast(0, x.dtype))
 
@@ -192,7 +197,7 @@ def multilabel_margin_loss_backward(out, grad, x, target, reduction, is_target):
     dtype = opmath(out.dtype)
     rows, targets = jnp.atleast_2d(cast(x, dtype)), jnp.atleast_2d(target)
     before_end, named = _listed(rows, targets)
-    active = (_label_margins(rows, targets, before_end, named) > 0).astype(dtype)
+    active = _active(_label_margins(rows, targets, before_end, named))
     one_hot = (targets[:, :, None] == jnp.arange(rows.shape[1], dtype=target.dtype)) & before_end[:, :, None]
     slope = jnp.sum(active, axis=1) - jnp.sum(one_hot * jnp.sum(active, axis=2, keepdims=True), axis=1)
     share = _share(cast(grad, dtype), rows[:, 0], reduction)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from surestep.lower.shared import along, ints, low, opmath, strided, transposed
+from surestep.lower.shared import along, from_front, ints, low, opmath, strided, transposed
 from surestep.lower.spec import lowering
 
 
@@ -213,7 +213,7 @@ def _adaptive_max_pool_backward(out, grad, x, positions, *, n):
 def _max_unpool(out, x, positions, *_geometry, n):
     planes, size = math.prod(out.shape[:-n]), math.prod(out.shape[-n:])
     plane = jnp.arange(planes)[:, None]
-    result = jnp.zeros((planes, size), x.dtype).at[plane, positions.reshape(planes, -1)]
+    result = jnp.zeros((planes, size), x.dtype).at[plane, from_front(positions.reshape(planes, -1), size)]
     return result.set(x.reshape(planes, -1), mode="drop").reshape(out.shape)
 
 

@@ -35,6 +35,11 @@ def axis_of(dim: int, ndim: int) -> int:
     return dim % max(ndim, 1)
 
 
+def from_front(index: Any, size: int) -> Any:
+    """An index that isn't counted from the end: below 0 it is as much out of range as behind the last, where JAX drops and fills."""
+    return jnp.where(index < 0, size, index)
+
+
 def transposed(function: Callable[[Any], Any], like: Any, dtype: np.dtype) -> Callable[[Any], Any]:
     """The transpose of a linear function of one array of shape ``like``: what its backward is."""
     transpose = jax.linear_transpose(function, jax.ShapeDtypeStruct(tuple(like), dtype))

@@ -18,10 +18,11 @@ def recorders() -> list[Recorder]:
     if not _recorders:
         with LOCK:
             if not _recorders:
-                from surestep.tensor import process
+                from surestep.tensor import bounds, process
 
                 process.first_use()
-                _recorders.extend(Recorder(index) for index in range(len(jax_devices())))
+                kind = bounds.CheckedRecorder if bounds.ENABLED else Recorder
+                _recorders.extend(kind(index) for index in range(len(jax_devices())))
     return _recorders
 
 

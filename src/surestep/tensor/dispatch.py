@@ -13,6 +13,7 @@ import torch
 from surestep import _compat
 from surestep.observe.events import Cause
 from surestep.tensor import (
+    bounds,
     copies,
     ctc,
     host,
@@ -101,6 +102,11 @@ _OWN: dict[Any, Any] = {
 
 def handler_for(func: Any) -> Any:
     """The function (args, kwargs) -> result that serves this overload from now on."""
+    handler = _way(func)
+    return bounds.checked(func, handler) if bounds.ENABLED else handler
+
+
+def _way(func: Any) -> Any:
     return _OWN.get(func) or likeness.handler(func, _general(func))
 
 

@@ -96,9 +96,11 @@ def first_use() -> None:
     # don't use it
     warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
     interrupts.postpone(_in_an_operation)
-    from surestep.tensor import autocast, linear
+    from surestep.tensor import autocast, bounds, linear
 
     _kept.extend(linear.register())
+    if bounds.ENABLED:
+        _kept.append(bounds.register())
     _kept.extend(autocast.register())  # some 30 ms, which an import need not take
     for action in _first_use:
         action()
