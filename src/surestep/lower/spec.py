@@ -44,8 +44,8 @@ class Lowering(NamedTuple):
     function: Callable[..., Any]
     constants: frozenset[str] = frozenset()  # Scalar and float arguments that must stay Python numbers
     random: bool = False
-
     custom: bool = False  # it says itself what shapes it gives, unless a fake kernel does; and what it raises is the user's to see
+
 
 def lowering(function: Callable[..., Any], *, constants: Iterable[str] = (), random: bool = False) -> Lowering:
     return Lowering(function, frozenset(constants), random)

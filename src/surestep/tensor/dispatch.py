@@ -82,13 +82,13 @@ _OWN: dict[Any, Any] = {
     _aten.nonzero.default: indexing.nonzero,
     _aten._amp_foreach_non_finite_check_and_unscale_.default: scaling.unscale,
     _aten._amp_update_scale_.default: scaling.update_scale,
-    _aten._linalg_det.default: solving.det,
-    _aten._linalg_slogdet.default: solving.slogdet,
     _aten.ctc_loss.Tensor: ctc.reduced,  # in inference mode; else by the kernel that process.register gives
     _aten._ctc_loss.default: ctc.loss,
     _aten._ctc_loss.Tensor: ctc.loss,
     _aten._ctc_loss_backward.default: ctc.backward,
     _aten._ctc_loss_backward.Tensor: ctc.backward,
+    _aten._linalg_det.default: solving.det,
+    _aten._linalg_slogdet.default: solving.slogdet,
     _aten._linalg_solve_ex.default: solving.solve_ex,
     _aten.cholesky.default: solving.cholesky,
     _aten._pack_padded_sequence.default: lambda args, kwargs: packing.pack_padded_sequence(*args, **kwargs),
@@ -134,10 +134,10 @@ def _general(func: Any) -> Any:
     decomposition = _compat.decomposition(func)
     if decomposition is not None:
         return lambda args, kwargs: decomposition(*args, **kwargs)
-    dynamic = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
-    return host.fallback(func, Cause.SHAPE if dynamic else Cause.FALLBACK)
     if func.namespace != "aten" and _compat.has_explicit_kernel(func):
         return lambda args, kwargs: _compat.call_explicit_kernel(func, args, kwargs)
+    dynamic = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
+    return host.fallback(func, Cause.SHAPE if dynamic else Cause.FALLBACK)
 
 
 def _rewritten(functional: Any) -> bool:
