@@ -65,6 +65,6 @@ def _may_overlap(func: Any, args: tuple, kwargs: dict) -> bool:
         repeated = any(stride == 0 and size > 1 for size, stride in zip(layout.sizes, layout.strides, strict=True))
         if repeated or (not layout.dense and layout.span < layout.numel):
             return True
-        if any(other is not target and other._storage is target._storage and other._layout is not layout for other in others):
+        if any(other is not target and other._storage is target._storage for other in others):
             return True
     return False
