@@ -207,6 +207,13 @@ def test_parallel_loader_over_one_device():
     assert [batch.item() for (batch,) in batches] == [0, 1, 2]
 
 
+def test_a_device_that_gets_no_batches_is_an_error():
+    parallel = ParallelLoader(numbers(3), [torch.device("xla", 0)])
+    with pytest.raises(ValueError, match=r"per_device_loader\('xla:1'\): this ParallelLoader's batches go to \['xla:0'\]"):
+        parallel.per_device_loader("xla:1")
+    parallel.close()
+
+
 def test_parallel_loader_over_two_devices():
     """Batches are dealt in turn, and an incomplete round is left out."""
     code = """

@@ -73,6 +73,8 @@ class ParallelLoader:
 
     def per_device_loader(self, device: torch.device | str) -> PerDeviceLoader:
         """The batches of one device."""
+        if torch.device(device) not in self._buffers:
+            raise ValueError(f"per_device_loader({str(device)!r}): this ParallelLoader's batches go to {[str(d) for d in self._devices]}")
         return PerDeviceLoader(self, torch.device(device))
 
     def per_device_samples(self) -> int:

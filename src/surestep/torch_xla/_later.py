@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from surestep.torch_xla._instead import instead_of
+
 MODULES = frozenset(
     f"torch_xla.{name}"
     for name in (
@@ -102,4 +104,4 @@ def _error(full: str) -> AttributeError | ImportError:
 
 
 def _message(full: str) -> str:
-    return f"{full} isn't in surestep yet: torch_xla has it, surestep's drop-in for one process with one device doesn't"
+    return f"{full} isn't in surestep yet: torch_xla has it, surestep's drop-in for one process with one device doesn't{instead_of(full)}"

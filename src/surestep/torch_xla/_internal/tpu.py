@@ -24,7 +24,7 @@ def version() -> int:
     """Which generation of TPU this is: 4 for ``TPU v4``."""
     match = re.search(r"v(\d+)", jax_devices()[0].device_kind) if device_kind() == "TPU" else None
     if match is None:
-        raise RuntimeError(f"no TPU here: JAX's devices are {device_kind()} ({jax_devices()[0].device_kind})")
+        raise RuntimeError(f"no TPU here: JAX's devices are {device_kind()} ({jax_devices()[0].device_kind}). PJRT_DEVICE=TPU asks for one")
     return int(match[1])
 
 

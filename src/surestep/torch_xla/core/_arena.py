@@ -45,7 +45,9 @@ def maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
 def send_cpu_data_to_device(datas: Any, device: torch.device | str, input_sharding: Any = None) -> Any:
     """The nesting with its CPU tensors on the device; a list of one for a single tensor."""
     if input_sharding is not None:
-        raise NotImplementedError("send_cpu_data_to_device: input_sharding needs SPMD, which surestep doesn't have yet")
+        raise NotImplementedError(
+            "send_cpu_data_to_device: input_sharding needs SPMD, which surestep doesn't have yet. Leave it out for one device."
+        )
     nesting = [datas] if isinstance(datas, torch.Tensor) else datas
     return replaced(nesting, lambda tensor: tensor.to(device) if tensor.device.type == "cpu" else tensor)
 

@@ -58,7 +58,9 @@ def is_xla_tensor(tensor: torch.Tensor) -> bool:
 def set_replication(device: Device, devices: list[Any]) -> None:
     """Which devices are replicas of each other: at most this one."""
     if len(devices) > 1:
-        raise NotImplementedError(f"set_replication over {len(devices)} devices: surestep runs one process with one device so far")
+        raise NotImplementedError(
+            f"set_replication over {len(devices)} devices: surestep runs one process with one device so far. Leave it out."
+        )
 
 
 def wait_device_ops(devices: list[str] | None = None) -> None:

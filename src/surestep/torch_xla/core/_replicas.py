@@ -181,7 +181,7 @@ def _check(reduce_type: str, groups: Groups) -> None:
     if reduce_type not in _REDUCTIONS:
         raise ValueError(f"unknown reduction {reduce_type!r}: it is one of {', '.join(_REDUCTIONS)}")
     if groups and [list(group) for group in groups] != [[0]]:
-        raise ValueError(f"groups={groups} name replicas that aren't there: this is the only one, [[0]]")
+        raise ValueError(f"groups={groups} name replicas that aren't there: this is the only one, so that groups is [[0]] or left out")
 
 
 def _one_part(function: str, argument: str, count: int) -> None:
