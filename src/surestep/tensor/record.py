@@ -328,7 +328,7 @@ def _inferred(operation: Operation, args: tuple, kwargs: dict, by_lowering: Any)
             stood = [torch.empty_strided(n.shape, n.stride(), dtype=s.dtype, device="meta") for n, s in zip(new, stood, strict=True)]
         elif not operation.outs:
             for s, t in zip(stood, written, strict=True):
-                if s is not None and s.shape != t._layout.sizes:  # some of meta's kernels are written in Python, and resize it
+                if s is not None and s.shape != t.shape:  # some of meta's kernels are written in Python, and resize it
                     raise RuntimeError(f"output with shape {list(t.shape)} doesn't match the broadcast shape {list(s.shape)}")
         results = tuple(None if s is None else layout(s.shape, s.stride(), 0, s.dtype) for s in stood)
         return tuple(None if s is None else _dense(s.shape, s.dtype) for s in stood), results
