@@ -90,6 +90,7 @@ _OWN: dict[Any, Any] = {
     _aten._ctc_loss.Tensor: ctc.loss,
     _aten._ctc_loss_backward.default: ctc.backward,
     _aten._ctc_loss_backward.Tensor: ctc.backward,
+    _aten._linalg_check_errors.default: solving.check_errors,
     _aten._linalg_det.default: solving.det,
     _aten._linalg_slogdet.default: solving.slogdet,
     _aten._linalg_solve_ex.default: solving.solve_ex,
