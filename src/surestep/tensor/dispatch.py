@@ -25,6 +25,7 @@ from surestep.tensor import (
     metadata,
     normalization,
     packing,
+    ranges,
     record,
     rrelu,
     scaling,
@@ -58,8 +59,14 @@ _OWN: dict[Any, Any] = {
     _aten.rrelu_with_noise_.default: lambda args, kwargs: rrelu.rrelu_with_noise_(*args, **kwargs),
     _aten.as_strided_copy.default: views.as_strided_copy,
     _aten.as_strided_scatter.default: lambda args, kwargs: views.as_strided_scatter(*args, **kwargs),
-    _aten._conj.default: lambda args, kwargs: torch.conj_physical(args[0]),
-    _aten._neg_view.default: lambda args, kwargs: torch.neg(args[0]),
+    **{
+        func: ranges.handler(func)
+        for func in (_aten.arange.default, _aten.arange.start, _aten.arange.start_step, _aten.arange.out, _aten.arange.start_out)
+    },
+    _aten.unsafe_split.Tensor: views.handler(_aten.split.Tensor),
+    _aten.unsafe_split_with_sizes.default: views.handler(_aten.split_with_sizes.default),
+    _aten._conj.default: views.physical(torch.conj_physical),
+    _aten._neg_view.default: views.physical(torch.neg),
     _aten.resolve_conj.default: lambda args, kwargs: args[0],
     _aten.resolve_neg.default: lambda args, kwargs: args[0],
     _aten.lift.default: lambda args, kwargs: args[0],
@@ -100,6 +107,8 @@ _OWN: dict[Any, Any] = {
     _aten.polygamma_.default: lambda args, kwargs: torch.polygamma(args[1], args[0], out=args[0]),  # (n, x) where it is functional
     _aten.native_batch_norm.default: normalization.batch_norm,
     _aten._native_batch_norm_legit.default: normalization.batch_norm,
+    _aten.native_batch_norm.out: normalization.batch_norm_out,
+    _aten._native_batch_norm_legit.out: normalization.batch_norm_out,
     _aten.cudnn_batch_norm.default: normalization.batch_norm,
 }
 
