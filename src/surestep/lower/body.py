@@ -100,7 +100,9 @@ def _traced(
 ) -> Any:
     entry = lowerings()[name]
     outs = tuple(None if out is None else Out(tuple(out.sizes), dtypes.to_jax(out.dtype)) for out in outputs)
-    told = outs if computed is None else tuple(o and o._replace(dtype=dtypes.to_jax(c)) for o, c in zip(outs, computed, strict=True))
+    told = outs
+    if computed is not None:
+        told = tuple(None if o is None or c is None else Out(o.shape, dtypes.to_jax(c)) for o, c in zip(outs, computed, strict=True))
 
     def run(*operands: Any) -> list[Any]:
         given = iter(operands)
