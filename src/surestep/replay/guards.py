@@ -30,7 +30,13 @@ class Guards:
         self.grads: dict[int, tuple[torch.Tensor, bool, str]] = {}  # whether `.grad` was None where the code asks
         self.optimizers: dict[int, tuple[torch.optim.Optimizer, str]] = {}
 
+        self.kept: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where tensors of the call are kept: a container and a key
+
     # What the walk notes
+
+    def keep(self, container: Any, key: Any) -> None:
+        """``container[key]`` is a tensor that the call makes; an object's ``__dict__`` for an attribute."""
+        self.kept[id(container), key] = (container, key)
 
     def item(self, mapping: Mapping[Any, Any], key: Any, value: Any, path: str) -> None:
         """``mapping[key] is value``"""

@@ -144,6 +144,8 @@ class Plan:
 
     def _bind_results(self, arguments: Arguments, taken: Taken, result: Any) -> None:
         leaves, self.spec = tree_flatten(result)
+        self.keeps = list(self.guards.kept.values())
+        leaves = [*leaves, *(_held(container, key) for container, key in self.keeps)]
         places = {id(storage): index for index, storage in taken.outputs.items()}
         known = {id(tensor): tensor for tensor, _ in self.guards.tensors.values()}
         of_argument = {id(tensor): position for position, tensor in enumerate(arguments.tensors)}
@@ -354,7 +356,10 @@ class Plan:
             torch.autograd.graph.increment_version([tensors[number] for _, number in self.to_argument])
         self.runs += 1
         events.emit("replay", None, program=program.name)
-        return tree_unflatten(self._made(arrays, tensors), self.spec)
+        made = self._made(arrays, tensors)
+        for container, key in reversed(self.keeps):
+            container[key] = made.pop()
+        return tree_unflatten(made, self.spec)
 
     def _set_grads(self, arrays: Any) -> None:
         """New gradients. Where nobody else holds the one before, its object goes on with the new values, which costs less."""
@@ -418,6 +423,16 @@ class _Nothing:
 
 _NOTHING = _Nothing()
 _ALONE = 2  # references to an object that only a local variable holds, and the call that counts them
+
+
+def _held(container: Any, key: Any) -> Any:
+    try:
+        held = container[key]
+    except (KeyError, IndexError):
+        held = None
+    if not isinstance(held, torch.Tensor):
+        raise NotReplayable(f"what is kept under {key!r} is no tensor")
+    return held
 
 
 def _host_argument(arguments: Arguments, source: torch.Tensor) -> int:
