@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch._library.custom_ops import OPDEFS
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.autograd import forward_ad
 from torch.utils._mode_utils import no_dispatch
 
 # A tensor object without memory, with any sizes, strides, device. No public constructor makes one.
@@ -144,6 +146,26 @@ def has_fake_kernel(operation: torch._ops.OpOverload) -> bool:
     if definition is not None:  # of `torch.library.custom_op`, which registers one in any case: it raises if there is none
         return definition._abstract_fn is not None
     return torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), torch._C.DispatchKey.Meta)
+
+
+def in_dual_level() -> bool:
+    """Whether forward-mode differentiation is on."""
+    return forward_ad._current_level >= 0
+
+
+def trace_as_tensors(kind: type[torch.Tensor]) -> None:
+    """Lets ``make_fx`` record operations on tensors of this kind that it wasn't given, a module's parameters among them.
+
+    It leaves out kinds that it doesn't know, and takes what comes of them for constants: a graph that gives the same for any operand.
+    """
+    from torch.fx.experimental import proxy_tensor
+
+    proxy_tensor.HANDLED_TYPES += (kind,)  # type: ignore[assignment] (a tuple of three, by the checker's word)
+
+
+def is_functional(tensor: torch.Tensor) -> bool:
+    """Whether it is what AOTAutograd traces with."""
+    return isinstance(tensor, FunctionalTensor)
 
 
 def outside_of_dispatch() -> Any:

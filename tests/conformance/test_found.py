@@ -246,3 +246,29 @@ def test_the_target_of_an_operation_in_place_does_not_grow(name):
         with pytest.raises(RuntimeError, match=r"output with shape \[3, 1\] doesn't match the broadcast shape \[3, 4\]"):
             getattr(x, name)(y)
         assert x.shape == (3, 1)
+
+
+def test_a_write_of_another_dtype_is_computed_in_the_promoted_one():
+    """It was computed in the target's."""
+    torch.manual_seed(0)
+    x, y = torch.arange(6, dtype=torch.uint8), torch.tensor([300, -1, 2, 7, -300, 5], dtype=torch.int32)
+    same(lambda x, y: x.clamp_(y, y + 1), x, y)
+    same(lambda x, y: torch.maximum(y, y, out=x), x, y)
+    same(lambda x, y: (x.bitwise_right_shift_(y.abs()), x.ne_(y)), x, y)
+    half, wide = torch.full((3,), 2048.0, dtype=torch.float16), torch.tensor([1.0, 2.0, 0.1])
+    same(lambda h, w: (h.add_(w, alpha=0.5).sub_(w), h.mul_(w).div_(w)), half, wide)
+
+
+def test_sizes_that_meta_does_not_check():
+    """Also after a call of the same dtypes that fits."""
+    index = torch.tensor([0, 1])
+    for call, fits, mistaken in (
+        (lambda x, i, s: x.index_add_(0, i, s), (2, 4), (2, 1)),
+        (lambda x, i, s: x.index_copy(0, i, s), (2, 4), (2, 3)),
+        (lambda x, i, s: x.scatter_add(1, i[:, None].expand(2, 2), s), (3, 4), (1, 4)),
+    ):
+        x, source = torch.zeros(3, 4), torch.ones(fits)
+        same(call, x, index, source)
+        for device in ("cpu", "xla"):
+            with pytest.raises((RuntimeError, IndexError)):
+                call(x.to(device, copy=True), index.to(device), torch.ones(mistaken, device=device))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from lowered import lowered
 
 SHAPES = [(), (1,), (3,), (4,), (2, 3), (3, 4), (4, 4), (1, 4), (2, 3, 4), (0, 3), (2, 1, 3), (5,), (6, 2)]
 ERRORS = (RuntimeError, IndexError, ValueError, TypeError)
@@ -385,6 +386,7 @@ KINDS: list[tuple[int, Callable[[random.Random], Callable[[Machine], None]], str
     (2, drop, "drop"),
     (2, backward, "backward"),
     (1, optimize, "optimize"),
+    (4, lowered, "lowered"),
 ]
 
 

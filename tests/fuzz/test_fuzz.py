@@ -3,6 +3,7 @@
 import pathlib
 import random
 
+import lowered
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -47,6 +48,19 @@ def test_seeded_programs_in_one_trace(group):
 @pytest.mark.parametrize("seed", sorted({int(line) for line in KEPT.read_text().split()}) if KEPT.exists() else [])
 def test_what_once_differed(seed):
     check(random.Random(seed), 14, 0.02)
+
+
+# What no sample and no operands reach: the CPU has no kernel for them, or another one; tests/lower has tests of their own.
+OUT_OF_REACH = {
+    "_embedding_bag_dense_backward.default", "_fused_rms_norm_backward.default", "_grouped_mm.default", "_index_put_impl.default",
+    "_scaled_dot_product_flash_attention_for_cpu.default", "_scaled_dot_product_flash_attention_for_cpu_backward.default",
+    "_scaled_mm.default", "_scaled_mm_v2.default", "addmm.dtype", "baddbmm.dtype", "bmm.dtype", "embedding_renorm.default",
+    "linear_backward.default", "mm.dtype",
+}  # fmt: skip
+
+
+def test_programs_draw_from_all_that_is_lowered():
+    assert set(lowered.names()) - lowered.reached().keys() == OUT_OF_REACH, "python tests/fuzz/lowered.py writes reached.json anew"
 
 
 def test_the_comparison_sees_a_wrong_value_and_a_lost_alias():

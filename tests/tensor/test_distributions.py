@@ -262,3 +262,37 @@ def test_the_gradient_of_a_sample(name):
     for leaf, reference in zip(leaves, references, strict=True):
         if reference.grad is not None:
             torch.testing.assert_close(leaf.grad.cpu(), reference.grad, rtol=0.1, atol=0.1)
+
+
+LARGE = {
+    "_sample_dirichlet": lambda: torch._sample_dirichlet(torch.ones(50, 3, device="xla")),
+    "Dirichlet": lambda: D.Dirichlet(torch.ones(50, 3, device="xla")).sample(),
+    "binomial": lambda: torch.binomial(filled(10.0), filled(0.3)),
+    "_standard_gamma_grad": lambda: torch.ops.aten._standard_gamma_grad(filled(2.0), filled(1.0)),
+    "logcumsumexp": lambda: torch.logcumsumexp(filled(1.0), 0),
+    "multi_margin_loss": lambda: slope(F.multi_margin_loss, torch.arange(20, device="xla")),
+    "multilabel_margin_loss": lambda: slope(F.multilabel_margin_loss, torch.full((20, 30), -1, device="xla")),
+}
+
+
+def slope(loss, target):
+    x = torch.ones(20, 30, device="xla", requires_grad=True)
+    loss(x, target).backward()
+    return x.grad
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_operands_too_large_to_ask_the_cpu_stay_on_the_device(name, monkeypatch, metrics):
+    """PyTorch has no meta kernel for these, which would say what they give."""
+    monkeypatch.setattr("surestep.tensor.on_cpu.LIMIT", 10)
+    assert LARGE[name]().isfinite().all().item()
+    assert metrics().fallbacks.total() == 0
+
+
+def test_a_covariance_is_checked_by_a_read_value(metrics, monkeypatch):
+    monkeypatch.setenv("SURESTEP_FALLBACK", "error")
+    matrix = torch.tensor(MATRIX, device="xla")
+    assert D.MultivariateNormal(torch.zeros(2, device="xla"), matrix).sample().shape == (2,)
+    assert metrics().fallbacks.total() == 0
+    with pytest.raises(torch.linalg.LinAlgError, match="not positive-definite"):
+        torch.linalg.cholesky(-matrix)

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 
 from surestep.execute import dtypes
 from surestep.execute.interrupts import apart
@@ -30,10 +31,13 @@ def body(
     figures: dict[Ref, tuple],
     outputs: tuple[Layout | None, ...],
     single: bool,
-    cast: bool,
+    computed: tuple[torch.dtype | None, ...] | None,
 ) -> Any:
-    """The lowering of ``name`` as a jaxpr. ``figures`` are the (sizes, dtype) of the SSA operands. Raises ``NotLowered``."""
-    key: list[Any] = [name, tuple(None if out is None else (out.sizes, out.dtype) for out in outputs), cast]
+    """The lowering of ``name`` as a jaxpr. ``figures`` are the (sizes, dtype) of the SSA operands. Raises ``NotLowered``.
+
+    ``computed`` are the dtypes in which a write's results are computed, before they are cast to its targets'; None where nothing is cast.
+    """
+    key: list[Any] = [name, tuple(None if out is None else (out.sizes, out.dtype) for out in outputs), computed]
     dynamic: list[jax.ShapeDtypeStruct] = []
     _add(arguments, key, dynamic, figures)
     for keyword, value in keywords.items():
@@ -44,7 +48,7 @@ def body(
     if found is None:
         if len(_bodies) >= _LIMIT:
             _bodies.clear()
-        found = _bodies[exact] = apart(lambda: _traced(name, arguments, keywords, dynamic, outputs, single, cast))
+        found = _bodies[exact] = apart(lambda: _traced(name, arguments, keywords, dynamic, outputs, single, computed))
     return found
 
 
@@ -86,10 +90,17 @@ def _add(value: Any, key: list[Any], dynamic: list[jax.ShapeDtypeStruct], figure
 
 
 def _traced(
-    name: str, arguments: Any, keywords: dict[str, Any], dynamic: list, outputs: tuple[Layout | None, ...], single: bool, cast: bool
+    name: str,
+    arguments: Any,
+    keywords: dict[str, Any],
+    dynamic: list,
+    outputs: tuple[Layout | None, ...],
+    single: bool,
+    computed: tuple[torch.dtype | None, ...] | None,
 ) -> Any:
     entry = lowerings()[name]
     outs = tuple(None if out is None else Out(tuple(out.sizes), dtypes.to_jax(out.dtype)) for out in outputs)
+    told = outs if computed is None else tuple(o and o._replace(dtype=dtypes.to_jax(c)) for o, c in zip(outs, computed, strict=True))
 
     def run(*operands: Any) -> list[Any]:
         given = iter(operands)
@@ -97,9 +108,9 @@ def _traced(
         kwargs = {keyword: _load(value, given) for keyword, value in keywords.items()}
         if entry.random:
             kwargs["key"] = next(given)
-        result = entry.function(outs[0] if single else outs, *args, **kwargs)
+        result = entry.function(told[0] if single else told, *args, **kwargs)
         results = [result] if single else list(result)
-        return [_checked(name, value, out, cast) for value, out in zip(results, outs, strict=True) if out is not None]
+        return [_checked(name, value, out, computed is not None) for value, out in zip(results, outs, strict=True) if out is not None]
 
     key = [jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))] if entry.random else []
     try:

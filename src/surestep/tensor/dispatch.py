@@ -16,6 +16,7 @@ from surestep.tensor import (
     bounds,
     copies,
     ctc,
+    dual,
     host,
     indexing,
     likeness,
@@ -24,6 +25,7 @@ from surestep.tensor import (
     metadata,
     normalization,
     packing,
+    ranges,
     record,
     rrelu,
     scaling,
@@ -57,13 +59,21 @@ _OWN: dict[Any, Any] = {
     _aten.rrelu_with_noise_.default: lambda args, kwargs: rrelu.rrelu_with_noise_(*args, **kwargs),
     _aten.as_strided_copy.default: views.as_strided_copy,
     _aten.as_strided_scatter.default: lambda args, kwargs: views.as_strided_scatter(*args, **kwargs),
-    _aten._conj.default: lambda args, kwargs: torch.conj_physical(args[0]),
-    _aten._neg_view.default: lambda args, kwargs: torch.neg(args[0]),
+    **{
+        func: ranges.handler(func)
+        for func in (_aten.arange.default, _aten.arange.start, _aten.arange.start_step, _aten.arange.out, _aten.arange.start_out)
+    },
+    _aten.unsafe_split.Tensor: views.handler(_aten.split.Tensor),
+    _aten.unsafe_split_with_sizes.default: views.handler(_aten.split_with_sizes.default),
+    _aten._conj.default: views.physical(torch.conj_physical),
+    _aten._neg_view.default: views.physical(torch.neg),
     _aten.resolve_conj.default: lambda args, kwargs: args[0],
     _aten.resolve_neg.default: lambda args, kwargs: args[0],
     _aten.lift.default: lambda args, kwargs: args[0],
     _aten.lift_fresh.default: lambda args, kwargs: args[0],
     _aten.is_pinned.default: lambda args, kwargs: False,
+    _aten._has_same_storage_numel.default: dual.has_same_storage_numel,
+    _aten._new_zeros_with_same_feature_meta.default: dual.zeros_like_primal,
     _aten.is_same_size.default: lambda args, kwargs: args[0].shape == args[1].shape,
     _aten.record_stream.default: lambda args, kwargs: None,
     _aten.resize_.default: metadata.resize_,
@@ -87,6 +97,7 @@ _OWN: dict[Any, Any] = {
     _aten._ctc_loss.Tensor: ctc.loss,
     _aten._ctc_loss_backward.default: ctc.backward,
     _aten._ctc_loss_backward.Tensor: ctc.backward,
+    _aten._linalg_check_errors.default: solving.check_errors,
     _aten._linalg_det.default: solving.det,
     _aten._linalg_slogdet.default: solving.slogdet,
     _aten._linalg_solve_ex.default: solving.solve_ex,
@@ -96,6 +107,8 @@ _OWN: dict[Any, Any] = {
     _aten.polygamma_.default: lambda args, kwargs: torch.polygamma(args[1], args[0], out=args[0]),  # (n, x) where it is functional
     _aten.native_batch_norm.default: normalization.batch_norm,
     _aten._native_batch_norm_legit.default: normalization.batch_norm,
+    _aten.native_batch_norm.out: normalization.batch_norm_out,
+    _aten._native_batch_norm_legit.out: normalization.batch_norm_out,
     _aten.cudnn_batch_norm.default: normalization.batch_norm,
 }
 

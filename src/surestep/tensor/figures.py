@@ -56,6 +56,11 @@ def _inner(value: Any) -> Any:
 
 def stand_in(inner: torch.Tensor) -> Figures:
     """The traced tensor that lies as ``inner`` does."""
+    if _compat.is_functional(inner):
+        raise RuntimeError(
+            "this backend of torch.compile traces through AOTAutograd, which can't look into tensors on the xla device. Write "
+            "torch.compile(..., backend='eager'), or none of it: what is recorded is compiled in any case"
+        )
     tensor = _compat.make_wrapper(
         Figures,
         inner.shape,

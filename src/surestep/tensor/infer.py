@@ -44,8 +44,23 @@ def _refused_by_meta(func: Any, args: tuple, kwargs: dict, error: Exception) -> 
     """The CPU's error if it refuses too, in its words; what it gives if it takes the call and meta doesn't."""
     theirs = ask_cpu(func, args, kwargs)
     dynamic = torch.Tag.dynamic_output_shape in func.tags  # the shape would be the stand-ins'
+    if theirs is None and isinstance(error, NotImplementedError) and func in _LIKE:
+        return torch.empty(args[_LIKE[func]].shape, dtype=args[_LIKE[func]].dtype, device="meta")
     if dynamic or (theirs is None and isinstance(error, NotImplementedError) and not func._schema.is_mutable):
         raise NotLowered(f"{func}: PyTorch can't say what it gives without computing it") from error
     if theirs is None or func._schema.is_mutable:
         raise error
     return tree_map(lambda t: t.to("meta") if isinstance(t, torch.Tensor) else t, theirs)
+
+
+_aten = torch.ops.aten
+# Operations that PyTorch has no meta kernel for, by the operand that their result is like: needed where the operands are too large for the
+# CPU to be asked.
+_LIKE: dict[Any, int] = {
+    _aten._sample_dirichlet.default: 0,
+    _aten._standard_gamma_grad.default: 0,
+    _aten.binomial.default: 0,
+    _aten._logcumsumexp.default: 0,
+    _aten.multi_margin_loss_backward.default: 1,
+    _aten.multilabel_margin_loss_backward.default: 1,
+}

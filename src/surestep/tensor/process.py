@@ -97,6 +97,9 @@ def first_use() -> None:
     warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
     interrupts.postpone(_in_an_operation)
     from surestep.tensor import autocast, bounds, linear
+    from surestep.tensor.xla_tensor import XlaTensor
+
+    _compat.trace_as_tensors(XlaTensor)
 
     _kept.extend(linear.register())
     if bounds.ENABLED:

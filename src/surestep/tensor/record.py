@@ -20,6 +20,7 @@ from surestep.tensor.devices import started
 from surestep.tensor.infer import on_meta
 from surestep.tensor.mixed import Mixed
 from surestep.tensor.operation import FACTORY, NOT_LOWERED, Operation, name_of
+from surestep.tensor.stand_ins import tensors
 from surestep.tensor.xla_tensor import XlaTensor, fresh, put_back_hooks
 from surestep.trace.layout import Layout, flat, layout, of_tensor
 from surestep.trace.operands import (
@@ -262,9 +263,11 @@ def _missing(operation: Operation, recorder: Recorder, exact: tuple, args: tuple
             if name not in NOT_LOWERED and name not in operation.outs
         }
         outputs, results = _inferred(operation, args, kwargs, lambda: custom.by_lowering(operation, arguments, keywords, figures))
-        cast = bool(operation.targets)
-        traced = body(name_of(functional), arguments, keywords, figures, outputs, operation.single, cast)
-        return Call(functional, arguments, keywords, outputs, operation.single, cast, draw, traced, len(outputs)), results
+        computed = _computed(operation, args, kwargs, outputs) if operation.targets else None
+        traced = body(name_of(functional), arguments, keywords, figures, outputs, operation.single, computed)
+        return Call(
+            functional, arguments, keywords, outputs, operation.single, bool(operation.targets), draw, traced, len(outputs)
+        ), results
 
     generic, scalars = (None, ()) if host else _generic(operation, recorder, args, kwargs)
     if scalars:
@@ -325,7 +328,7 @@ def _inferred(operation: Operation, args: tuple, kwargs: dict, by_lowering: Any)
             stood = [torch.empty_strided(n.shape, n.stride(), dtype=s.dtype, device="meta") for n, s in zip(new, stood, strict=True)]
         elif not operation.outs:
             for s, t in zip(stood, written, strict=True):
-                if s is not None and s.shape != t._layout.sizes:  # some of meta's kernels are written in Python, and resize it
+                if s is not None and s.shape != t.shape:  # some of meta's kernels are written in Python, and resize it
                     raise RuntimeError(f"output with shape {list(t.shape)} doesn't match the broadcast shape {list(s.shape)}")
         results = tuple(None if s is None else layout(s.shape, s.stride(), 0, s.dtype) for s in stood)
         return tuple(None if s is None else _dense(s.shape, s.dtype) for s in stood), results
@@ -334,6 +337,16 @@ def _inferred(operation: Operation, args: tuple, kwargs: dict, by_lowering: Any)
         return (found,), found
     results = tuple(None if r is None else _of_result(r) for r in result)
     return results, results
+
+
+def _computed(operation: Operation, args: tuple, kwargs: dict, outputs: tuple[Layout | None, ...]) -> tuple[torch.dtype | None, ...]:
+    """The dtypes in which a write's results are computed: of pointwise operations, PyTorch's promoted one; else those of the targets."""
+    assert operation.functional is not None
+    given = {t._layout.dtype for t in tensors(args, kwargs)}
+    if len(given) > 1 and torch.Tag.pointwise in operation.functional.tags and operation.single:
+        natural, _ = on_meta(operation.functional, args, {name: a for name, a in kwargs.items() if name not in operation.outs})
+        return (natural.dtype,)
+    return tuple(None if out is None else out.dtype for out in outputs)
 
 
 def _of_result(result: torch.Tensor) -> Layout:

@@ -1,7 +1,7 @@
 """Which calls the CPU may refuse although meta takes them: those it was not asked about yet, and those where it looks at more.
 
-Meta checks sizes as the CPU does. What it misses is about dtypes and numbers, about memory that overlaps, and about operands without
-elements.
+What meta misses is about dtypes and numbers, about memory that overlaps, about operands without elements, and, in a few operations, about
+sizes: those are only told apart where asking costs little.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from surestep.tensor.on_cpu import LIMIT
 from surestep.tensor.stand_ins import numel, tensors
 from surestep.tensor.xla_tensor import XlaTensor
 
-_BOUNDED = 1 << 14  # elements up to which the bounds of a distribution are checked at each new call
+_SMALL = 1 << 14  # elements up to which the CPU is asked for all new sizes, and for the bounds of a distribution at each new call
 _taken: set[tuple] = set()
+_MOST = 20_000
 
 
 def kind(func: Any, args: tuple, kwargs: dict) -> tuple:
-    """What calls have in common that the CPU takes or refuses alike: the dtypes, and how large the numbers are."""
-    return (func, *map(_kind, args), *map(_kind, kwargs.values()))
+    """What calls have in common that the CPU takes or refuses alike: the dtypes, how large the numbers are, and the sizes if small."""
+    small = numel(args, kwargs) <= _SMALL
+    return (func, *(_kind(value, small) for value in (*args, *kwargs.values())))
 
 
-def _kind(value: Any) -> Any:
+def _kind(value: Any, small: bool) -> Any:
     if isinstance(value, (list, tuple)):
-        return tuple((t.dtype, t.ndim == 0) if isinstance(t, torch.Tensor) else type(t) for t in tree_leaves(value))
+        leaves = tree_leaves(value)
+        return tuple(_kind(t, small) if isinstance(t, torch.Tensor) else t if small and type(t) is int else type(t) for t in leaves)
     if isinstance(value, torch.Tensor):
-        return value.dtype, value.ndim == 0
+        return value.dtype, value.shape if small else value.ndim == 0
     if type(value) is int or (type(value) is float and math.isfinite(value)):
         bits = int(value).bit_length()
         return type(value), value < 0, next((size for size in (7, 8, 15, 31, 63, 64) if bits <= size), None)
@@ -38,7 +41,7 @@ def _kind(value: Any) -> Any:
 
 def may_refuse(func: Any, args: tuple, kwargs: dict, kind: tuple) -> bool:
     """Whether the CPU has to be asked."""
-    bounds = torch.Tag.nondeterministic_seeded in func.tags and numel(args, kwargs) <= _BOUNDED  # of a distribution: numbers
+    bounds = torch.Tag.nondeterministic_seeded in func.tags and numel(args, kwargs) <= _SMALL  # of a distribution: numbers
     if kind not in _taken or bounds:
         return True
     return func._schema.is_mutable and (_may_overlap(func, args, kwargs) or any(t._layout.numel == 0 for t in tensors(args, kwargs)))
@@ -47,6 +50,8 @@ def may_refuse(func: Any, args: tuple, kwargs: dict, kind: tuple) -> bool:
 def taken(kind: tuple, args: tuple, kwargs: dict) -> None:
     """Notes that the CPU took such a call, if it was asked."""
     if numel(args, kwargs) <= LIMIT:
+        if len(_taken) >= _MOST:
+            _taken.clear()
         _taken.add(kind)
 
 

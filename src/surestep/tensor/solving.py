@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from surestep.tensor import host
 from surestep.tensor.infer import on_meta
 
 _aten = torch.ops.aten
@@ -24,6 +25,11 @@ def _parity(pivots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The determinant of the permutation: how many rows changed places, odd or even."""
     unmoved = torch.arange(1, pivots.shape[-1] + 1, device=pivots.device, dtype=pivots.dtype)
     return (1 - 2 * ((pivots != unmoved).sum(-1) % 2)).to(dtype)
+
+
+def check_errors(args: tuple, kwargs: dict) -> None:
+    """``LinAlgError`` for a singular matrix, at the user's line: what the device found is read, a counted boundary."""
+    _aten._linalg_check_errors.default(host.to_cpu(args[0]), *args[1:], **kwargs)
 
 
 def det(args: tuple, kwargs: dict) -> tuple[torch.Tensor, ...]:

@@ -96,7 +96,7 @@ def _call(recorder: Recorder, name: str, flags: list[str], numbers: int, lists: 
     steps, params, _grads, *states = lists
     outputs = tuple(record._dense(tensor._layout.sizes, tensor._layout.dtype) for tensors in (steps, params, *states) for tensor in tensors)
     operation = f"update::{name}"
-    traced = body(operation, arguments, {}, figures, outputs, single=False, cast=False)
+    traced = body(operation, arguments, {}, figures, outputs, single=False, computed=None)
     return Call(operation, arguments, {}, outputs, False, False, None, traced, len(outputs))
 
 

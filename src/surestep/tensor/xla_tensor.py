@@ -110,7 +110,9 @@ class XlaTensor(torch.Tensor):
     @property
     def _figures(self) -> torch.Tensor:
         """A `meta` tensor that lies as this one does."""
-        return torch.empty_strided(self._layout.sizes, self._layout.strides, dtype=self._layout.dtype, device="meta")
+        inner = torch.empty_strided(self._layout.sizes, self._layout.strides, dtype=self._layout.dtype, device="meta")
+        vars(inner).update({mark: of for mark, of in vars(self).items() if mark.startswith("_dynamo_")})  # which sizes are to be symbols
+        return inner
 
     __tensor_flatten__ = TensorFlatten()
 
