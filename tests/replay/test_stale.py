@@ -111,10 +111,23 @@ def the_learning_rate_by_hand(device):
 
 
 @case(True)
+def a_count_of_steps_is_written(device):
+    net, optimizer = trained(device, lambda p: torch.optim.AdamW(p, lr=0.05))
+
+    def between(i):
+        if i == 6:
+            optimizer.state[net[2].bias]["step"].add_(4)
+
+    return Case(plain_step(net, optimizer), between, lambda: list(net.parameters()))
+
+
+@case(True)
 def weight_decay_begins(device):
     net, optimizer = trained(device)
     return Case(
-        plain_step(net, optimizer), lambda i: optimizer.param_groups[0].update(weight_decay=0.1 if i > 5 else 0), lambda: list(net.parameters())
+        plain_step(net, optimizer),
+        lambda i: optimizer.param_groups[0].update(weight_decay=0.1 if i > 5 else 0),
+        lambda: list(net.parameters()),
     )
 
 

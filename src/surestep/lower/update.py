@@ -2,13 +2,13 @@
 
 Each rule is written for one parameter: ``rule(flags, n, c, param, grad, *state)`` gives the new parameter and the new state. ``n`` are the
 numbers that all parameters share, ``c`` those that follow from a parameter's count of steps. What PyTorch computes from them in Python is
-computed here in float64 too, once, and rounded where it meets a tensor. The formulas are those of the optimizers' documentation, in the order
-of operations of PyTorch's implementation for single tensors, which CPU eager takes.
+computed here in float64 too, and rounded where it meets a tensor. The formulas are those of the optimizers' documentation, in the order of
+operations of PyTorch's implementation for single tensors, which CPU eager takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -141,17 +141,20 @@ RULES = {
 
 def _update(rule: Rule) -> Any:
     def update(outs, flags, numbers, steps, params, grads, *states):
-        """``flags`` are the names of those that are set; ``steps`` are one 1-d array for all parameters, a 0-d array each, or none."""
+        """``flags`` are the names of those that are set; ``steps`` are one 1-d array for all parameters (whose elements are equal if a flag
+        says ``uniform``), a 0-d array each, or none.
+        """
         given = SimpleNamespace(**dict(zip(rule.names, numbers, strict=True)))
         shared = {**vars(given), **rule.shared(given)}
         new_steps = [step + 1 for step in steps]
-        counted = [{}] * len(steps) if rule.counted is None else [rule.counted(given, step.astype(np.float64)) for step in new_steps]
+        counts = [new_steps[0][0]] if "uniform" in flags else new_steps
+        counted = [] if rule.counted is None else [rule.counted(given, count.astype(np.float64)) for count in counts]
         of_dtype = {dtype: _rounded(shared, counted, len(params), dtype) for dtype in {opmath(param.dtype) for param in params}}
         written: list[list[Any]] = [[] for _ in range(1 + len(states))]
         for number, (param, grad, *state) in enumerate(zip(params, grads, *states, strict=True)):
             wide = opmath(param.dtype)
-            n, cs = of_dtype[wide]
-            new = rule.update(set(flags), n, cs[number], *(value.astype(wide) for value in (param, grad, *state)))
+            n, each = of_dtype[wide]
+            new = rule.update(set(flags), n, each[number], *(value.astype(wide) for value in (param, grad, *state)))
             for column, value, old in zip(written, new, (param, *state), strict=True):
                 column.append(value.astype(old.dtype))
         return [*new_steps, *(value for column in written for value in column)]
@@ -159,19 +162,15 @@ def _update(rule: Rule) -> Any:
     return update
 
 
-def _rounded(shared: dict[str, Any], counted: Sequence[dict[str, Any]], params: int, dtype: np.dtype) -> tuple[Any, list[Any]]:
-    """The numbers in a dtype, and for each parameter those that follow from its steps.
-
-    A barrier keeps them apart from what is done to the tensors, or XLA would compute them again for each.
-    """
-    numbers = [*shared.values(), *(value for each in counted for value in each.values())]
-    rounded = iter(lax.optimization_barrier([value.astype(dtype) for value in numbers]))
-    n = SimpleNamespace(**{name: next(rounded) for name in shared})
-    each = [SimpleNamespace(**{name: next(rounded) for name in c}) for c in counted]
-    if any(value.ndim for c in each for value in vars(c).values()):  # one vector for all
-        parts = {name: [part.reshape(()) for part in lax.split(value, [1] * params)] for name, value in vars(each[0]).items()}
-        each = [SimpleNamespace(**{name: values[number] for name, values in parts.items()}) for number in range(params)]
-    return n, each if len(each) == params else [SimpleNamespace()] * params
+def _rounded(shared: dict[str, Any], counted: list[dict[str, Any]], params: int, dtype: np.dtype) -> tuple[Any, list[Any]]:
+    """The numbers in a dtype, and for each parameter those that follow from its steps."""
+    n = SimpleNamespace(**{name: value.astype(dtype) for name, value in shared.items()})
+    each = [{name: value.astype(dtype) for name, value in numbers.items()} for numbers in counted] or [{}]
+    if any(value.ndim for value in each[0].values()):
+        parts = {name: lax.split(value, [1] * params) for name, value in each[0].items()}
+        each = [{name: values[number].reshape(()) for name, values in parts.items()} for number in range(params)]
+    # Equal updates are one kernel for XLA, so that many parameters of one shape compile in the time of one: if nothing in them differs.
+    return n, [SimpleNamespace(**numbers) for numbers in (each if len(each) == params else each * params)]
 
 
 TABLE = {f"update::{name}": lowering(_update(rule)) for name, rule in RULES.items()}

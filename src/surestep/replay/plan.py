@@ -128,6 +128,7 @@ class Plan:
         self.ints = np.array(taken.ints, np.int64)
         self.draws = taken.draws
         self.numbers: list[Numbers] = []
+        self.uniform = [noted.uniform for noted in taken.updates if noted.uniform is not None]
         for noted in taken.updates:
             rule = RULES[noted.rule]
             group = self._group_of(noted.param)
@@ -149,7 +150,9 @@ class Plan:
         places = {id(storage): index for index, storage in taken.outputs.items()}
         known = {id(tensor): tensor for tensor, _ in self.guards.tensors.values()}
         of_argument = {id(tensor): position for position, tensor in enumerate(arguments.tensors)}
-        consumed = graph_nodes(taken.roots) if any(isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None for leaf in leaves) else set()
+        consumed = (
+            graph_nodes(taken.roots) if any(isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None for leaf in leaves) else set()
+        )
         self.results: list[Any] = []
         self.output_layouts: dict[int, Layout] = {}
         for leaf in leaves:
@@ -160,7 +163,9 @@ class Plan:
             elif id(leaf) in known:
                 self.results.append(Result(None, known[id(leaf)], None, None))
             elif type(leaf) is not XlaTensor or id(leaf._storage) not in places:
-                raise NotReplayable("the step returns a tensor that its program doesn't compute: a CPU tensor, or a view of one from outside")
+                raise NotReplayable(
+                    "the step returns a tensor that its program doesn't compute: a CPU tensor, or a view of one from outside"
+                )
             elif leaf.grad_fn is not None and leaf.grad_fn not in consumed:
                 raise NotReplayable(
                     "the step returns a tensor through which gradients are still to flow. Put backward() into the step too, return it "
@@ -219,7 +224,8 @@ class Plan:
         self.to_grad = [(place[index], number) for index, number in self.to_grad]
         self.new_grads = [(place[index], number, layout) for index, number, layout in self.new_grads]
         self.results = [
-            leaf._replace(output=place[leaf.output]) if isinstance(leaf, Result) and leaf.output is not None else leaf for leaf in self.results
+            leaf._replace(output=place[leaf.output]) if isinstance(leaf, Result) and leaf.output is not None else leaf
+            for leaf in self.results
         ]
         written = {number for _, number in self.to_argument}
         if any(position in program.donated and number not in written for position, number in self.from_argument):
@@ -254,7 +260,10 @@ class Plan:
         return (
             *(self.from_argument, self.from_host, self.from_grad, self.new_grads, self.no_grads, self.to_argument, self.to_grad),
             [(index, id(storage)) for index, storage in self.to_kept],
-            [(leaf.argument, id(leaf.kept), leaf.output, id(leaf.layout)) if isinstance(leaf, Result) else repr(leaf) for leaf in self.results],
+            [
+                (leaf.argument, id(leaf.kept), leaf.output, id(leaf.layout)) if isinstance(leaf, Result) else repr(leaf)
+                for leaf in self.results
+            ],
             self.spec,
         )
 
@@ -272,6 +281,8 @@ class Plan:
                 return "an option of the optimizer changed"
             if any(type(number) not in (float, int) for number in numbers_of(numbers.rule, numbers.group)):
                 return "a number of the optimizer is a tensor now"
+        if not all(counts.uniform for counts in self.uniform):
+            return "an optimizer's counts of steps were written"
         if [grad is None for grad in map(_grad, self.params)] != self.missing:
             return "there are other gradients than there were"
         return None
@@ -462,5 +473,3 @@ def modes() -> tuple:
         torch.is_anomaly_enabled(),
         torch.are_deterministic_algorithms_enabled(),
     )
-
-

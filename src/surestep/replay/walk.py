@@ -199,7 +199,9 @@ class Walk:
 
     def _global(self, frame: Frame, node: ast.Global | ast.Nonlocal) -> Names:
         raise self.refuse(
-            frame, node, f"`{ast.unparse(node)}`: the call changes a variable that outlives it. Return the value, or keep it in a tensor that is written in place"
+            frame,
+            node,
+            f"`{ast.unparse(node)}`: the call changes a variable that outlives it. Return the value, or keep it in a tensor that is written in place",
         )
 
     _nonlocal = _global
@@ -343,7 +345,12 @@ class Walk:
         """``last[0] = loss``: a tensor of this call that is kept in a list or dict from outside. A replay keeps its own there."""
         if self.branches or not isinstance(container, Known) or type(container.object) not in (list, dict):
             return False
-        if not isinstance(value, New) or value.type not in (None, torch.Tensor) or not isinstance(key, Known) or type(key.object) not in (int, str):
+        if (
+            not isinstance(value, New)
+            or value.type not in (None, torch.Tensor)
+            or not isinstance(key, Known)
+            or type(key.object) not in (int, str)
+        ):
             return False
         self._keep(container.object, key.object, value)
         return True
@@ -374,7 +381,11 @@ class Walk:
                 target,
                 f"{text} keeps a tensor of this call in a way that is not followed. Return it, or write it in place (`{text}.copy_(...)`)",
             )
-        raise self.refuse(frame, target, f"{text} is changed: Python's state must be the same at each call. Keep it in a tensor, or change it outside of the step")
+        raise self.refuse(
+            frame,
+            target,
+            f"{text} is changed: Python's state must be the same at each call. Keep it in a tensor, or change it outside of the step",
+        )
 
     def _unpack(self, frame: Frame, target: ast.Tuple | ast.List, value: Value) -> None:
         items = attributes.iterate(self, value)
