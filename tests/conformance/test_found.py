@@ -157,7 +157,8 @@ def test_the_pseudoinverse_is_made_on_the_device(metrics):
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated")
-def test_an_empty_out_tensor_of_lu_grows():
+def test_empty_out_tensors_of_factorizations_grow():
+    same(lambda x, a, tau: torch.geqrf(x, out=(a, tau)), torch.eye(3), torch.empty(0), torch.empty(0), strides=False)
     same(
         lambda x, lu, pivots: torch.lu(x, out=(lu, pivots)), torch.eye(3), torch.empty(0), torch.empty(0, dtype=torch.int32), strides=False
     )

@@ -6,6 +6,7 @@ import importlib
 
 import jax
 import jax.numpy as jnp
+import pytest
 import torch
 from checks import liftable, to_jax, to_torch
 from samples import SampleChecked, entries, run
@@ -123,11 +124,31 @@ class Family:
             operation, overload = key.split(".")
             function = getattr(getattr(torch.ops.aten, operation), overload)
             assert not function._schema.is_mutable and not function.is_view, key
+        missing = self.keys - self.run_by_tests()
+        assert missing == self.unreached, f"not run by any test: {missing - self.unreached}; run after all: {self.unreached - missing}"
+
+    def run_by_tests(self):
+        """The keys in the cases' names, and those that the samples reach."""
         reached = set().union(*(self.named(name) for name in self.cases))
         for op in self.ops:
             names = Names()
             for dtype in (torch.float32, torch.int64):
                 run(op, dtype, names, LIMITS[dtype])
             reached |= names.seen
-        missing = self.keys - reached
-        assert missing == self.unreached, f"not run by any test: {missing - self.unreached}; run after all: {self.unreached - missing}"
+        return reached
+
+    def tests(self):
+        """What a page of tests has of a family: its samples, its cases, and that no key is left out."""
+
+        @pytest.mark.parametrize(("op", "dtype"), self.parameters(), ids=self.name)
+        def test_samples(op, dtype):
+            self.check_samples(op, dtype)
+
+        @pytest.mark.parametrize("case", self.cases)
+        def test_case(case):
+            self.check_case(case)
+
+        def test_keys():
+            self.check_keys()
+
+        return test_samples, test_case, test_keys

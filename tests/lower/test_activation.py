@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from elementwise import Elementwise
 
@@ -88,16 +87,4 @@ FAMILY = Elementwise(
     },
 )
 
-
-@pytest.mark.parametrize(("op", "dtype"), FAMILY.parameters(), ids=FAMILY.name)
-def test_samples(op, dtype):
-    FAMILY.check_samples(op, dtype)
-
-
-@pytest.mark.parametrize("case", FAMILY.cases)
-def test_case(case):
-    FAMILY.check_case(case)
-
-
-def test_keys():
-    FAMILY.check_keys()
+test_samples, test_case, test_keys = FAMILY.tests()

@@ -44,19 +44,7 @@ CASES = {
 }
 FAMILY = Family("creation", ops=OPS, cases=CASES, unreached=("range.default", "arange.default", "arange.start"))  # composites here
 
-
-@pytest.mark.parametrize(("op", "dtype"), FAMILY.parameters(), ids=FAMILY.name)
-def test_samples(op, dtype):
-    FAMILY.check_samples(op, dtype)
-
-
-@pytest.mark.parametrize("case", FAMILY.cases)
-def test_case(case):
-    FAMILY.check_case(case)
-
-
-def test_keys():
-    FAMILY.check_keys()
+test_samples, test_case, test_keys = FAMILY.tests()
 
 
 @pytest.mark.parametrize("key", ["empty.memory_format", "_efficientzerotensor.default"])

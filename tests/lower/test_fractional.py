@@ -1,6 +1,5 @@
 """Fractional maximum pooling against CPU eager."""
 
-import pytest
 import torch
 from structured import Family
 
@@ -30,11 +29,4 @@ CASES = {
 }
 FAMILY = Family("fractional", cases=CASES)
 
-
-@pytest.mark.parametrize("case", CASES)
-def test_case(case):
-    FAMILY.check_case(case)
-
-
-def test_keys():
-    FAMILY.check_keys()
+_, test_case, test_keys = FAMILY.tests()

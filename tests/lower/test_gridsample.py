@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 
-import pytest
 import torch
 from structured import Family
 
@@ -35,16 +34,4 @@ CASES = {
 }
 FAMILY = Family("gridsample", ops=("nn.functional.grid_sample", "grid_sampler_3d"), cases=CASES)
 
-
-@pytest.mark.parametrize(("op", "dtype"), FAMILY.parameters(), ids=FAMILY.name)
-def test_samples(op, dtype):
-    FAMILY.check_samples(op, dtype)
-
-
-@pytest.mark.parametrize("case", FAMILY.cases)
-def test_case(case):
-    FAMILY.check_case(case)
-
-
-def test_keys():
-    FAMILY.check_keys()
+test_samples, test_case, test_keys = FAMILY.tests()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import torch
 from structured import Family
 
@@ -73,19 +72,7 @@ CASES = {
 }
 FAMILY = Family("indexing", ops=OPS, cases=CASES)
 
-
-@pytest.mark.parametrize(("op", "dtype"), FAMILY.parameters(), ids=FAMILY.name)
-def test_samples(op, dtype):
-    FAMILY.check_samples(op, dtype)
-
-
-@pytest.mark.parametrize("case", FAMILY.cases)
-def test_case(case):
-    FAMILY.check_case(case)
-
-
-def test_keys():
-    FAMILY.check_keys()
+test_samples, test_case, test_keys = FAMILY.tests()
 
 
 def test_reads_out_of_range_are_nan_and_writes_are_dropped():

@@ -31,19 +31,7 @@ CASES = {
 }
 FAMILY = Family("linalg", ops=OPS, cases=CASES, unreached=("_linalg_svd.default", "_linalg_eigh.default", "linalg_matrix_exp.default"))
 
-
-@pytest.mark.parametrize(("op", "dtype"), FAMILY.parameters(), ids=FAMILY.name)
-def test_samples(op, dtype):
-    FAMILY.check_samples(op, dtype)
-
-
-@pytest.mark.parametrize("case", FAMILY.cases)
-def test_case(case):
-    FAMILY.check_case(case)
-
-
-def test_keys():
-    FAMILY.check_keys()
+test_samples, test_case, test_keys = FAMILY.tests()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])

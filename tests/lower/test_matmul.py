@@ -5,7 +5,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import torch
 from structured import Family
 
@@ -52,19 +51,7 @@ CASES = {
 UNREACHED = ("mm.dtype", "bmm.dtype", "addmm.dtype", "baddbmm.dtype", "linear.default", "linear_backward.default")
 FAMILY = Family("matmul", ops=OPS, cases=CASES, unreached=UNREACHED)
 
-
-@pytest.mark.parametrize(("op", "dtype"), FAMILY.parameters(), ids=FAMILY.name)
-def test_samples(op, dtype):
-    FAMILY.check_samples(op, dtype)
-
-
-@pytest.mark.parametrize("case", FAMILY.cases)
-def test_case(case):
-    FAMILY.check_case(case)
-
-
-def test_keys():
-    FAMILY.check_keys()
+test_samples, test_case, test_keys = FAMILY.tests()
 
 
 def test_products_in_another_dtype():

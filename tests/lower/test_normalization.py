@@ -70,19 +70,7 @@ CASES = {
 RMS_NORM = ("_fused_rms_norm.default", "_fused_rms_norm_backward.default")  # no kernels on the CPU
 FAMILY = Family("normalization", ops=OPS, cases=CASES, unreached=RMS_NORM)
 
-
-@pytest.mark.parametrize(("op", "dtype"), FAMILY.parameters(), ids=FAMILY.name)
-def test_samples(op, dtype):
-    FAMILY.check_samples(op, dtype)
-
-
-@pytest.mark.parametrize("case", FAMILY.cases)
-def test_case(case):
-    FAMILY.check_case(case)
-
-
-def test_keys():
-    FAMILY.check_keys()
+test_samples, test_case, test_keys = FAMILY.tests()
 
 
 @pytest.mark.parametrize("eps", [None, 1e-2])

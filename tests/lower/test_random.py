@@ -23,6 +23,7 @@ GENERATOR = torch.Generator()
 # Here only shape and dtype are compared; one call for every overload.
 FAMILY = Elementwise(
     "random",
+    unreached=("_fused_dropout.default",),  # no kernel on the CPU; tests/tensor/test_generators.py draws it
     cases={
         "rand.default": lambda: torch.rand(3, 2),
         "rand.generator": lambda: torch.rand(3, generator=GENERATOR, dtype=torch.complex64),

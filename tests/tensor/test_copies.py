@@ -177,3 +177,10 @@ def test_a_copy_to_the_device_lies_as_pytorch_says_of_a_device_without_strides(n
     assert there.is_contiguous(memory_format=torch.channels_last if "channels last" in name else torch.contiguous_format)
     assert torch.equal(there.cpu(), here)
     assert torch.empty_like(here, device="xla").copy_(here).stride() == torch.empty_like(here).stride()
+
+
+def test_what_inference_mode_made_can_be_copied_outside_of_it():
+    with torch.inference_mode():
+        made = torch.arange(3, device="xla") + 1
+        assert made.cpu().tolist() == [1, 2, 3]
+    assert made.cpu().tolist() == made.to("cpu", torch.float32).tolist() == made.float().tolist() == [1, 2, 3]

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 from surestep.execute import dtypes
+from surestep.lower.numeric import cast
 
 
 class Out(NamedTuple):
@@ -52,8 +53,8 @@ def lowering(function: Callable[..., Any], *, constants: Iterable[str] = (), ran
 
 
 def number(value: Any, dtype: np.dtype) -> Any:
-    """A Python number or a 0-d array as a 0-d array of ``dtype``."""
-    return jnp.asarray(value).astype(dtype) if not isinstance(value, (bool, int, float, complex)) else jnp.asarray(value, dtype)
+    """A Python number or a 0-d array as a 0-d array of ``dtype``; what it can't hold wraps around, as in C."""
+    return jnp.asarray(cast(value, dtype))
 
 
 def promoted(*values: Any) -> np.dtype:

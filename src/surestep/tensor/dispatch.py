@@ -102,6 +102,7 @@ _OWN: dict[Any, Any] = {
     _aten._linalg_slogdet.default: solving.slogdet,
     _aten._linalg_solve_ex.default: solving.solve_ex,
     _aten.cholesky.default: solving.cholesky,
+    _aten.geqrf.a: lambda args, kwargs: _through_functional(_aten.geqrf.a, _aten.geqrf.default)(args, kwargs),  # meta has no kernel
     _aten._pack_padded_sequence.default: lambda args, kwargs: packing.pack_padded_sequence(*args, **kwargs),
     _aten.linalg_pinv.atol_rtol_tensor: lambda args, kwargs: solving.pinv(*args, **kwargs),
     _aten.polygamma_.default: lambda args, kwargs: torch.polygamma(args[1], args[0], out=args[0]),  # (n, x) where it is functional

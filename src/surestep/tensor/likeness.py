@@ -7,12 +7,15 @@ from typing import Any
 
 import torch
 
+from surestep import _compat
 from surestep.tensor.xla_tensor import XlaTensor
 
 
 def handler(func: torch._ops.OpOverload, here: Callable[[tuple, dict], Any]) -> Callable[[tuple, dict], Any]:
     """``here`` makes the result where the tensor is; elsewhere it is made like a tensor without values that lies as that one."""
     arguments = func._schema.arguments
+    if _compat.has_composite_kernel(func):  # `to`, where it arrives as itself (in inference mode): it wants the values
+        return here
     if str(arguments[0].type) != "Tensor" or all(argument.name != "device" for argument in arguments):
         return here
 
