@@ -131,6 +131,25 @@ def test_parameters_that_come_and_go(kind):
     compare(run("cpu"), run("xla"), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "write", [lambda t: t.add_(3), lambda t: t.copy_(torch.tensor(5.0)), lambda t: t.fill_(2)], ids=["add", "copy", "fill"]
+)
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "Adagrad", "Adamax", "RAdam"])
+def test_a_count_that_is_written(kind, write):
+    """The counts of a group are equal, until somebody writes one."""
+
+    def run(device):
+        net = model(device)
+        optimizer = KINDS[kind](net.parameters())
+        for seed in range(4):
+            step(net, optimizer, data(device, seed))
+            if seed == 1:
+                write(optimizer.state[net[2].weight]["step"])
+        return list(net.parameters())
+
+    compare(run("cpu"), run("xla"), rtol=1e-9, atol=1e-9)
+
+
 def test_groups_have_their_own_numbers():
     def run(device):
         net = model(device)

@@ -111,10 +111,23 @@ def the_learning_rate_by_hand(device):
 
 
 @case(True)
+def a_count_of_steps_is_written(device):
+    net, optimizer = trained(device, lambda p: torch.optim.AdamW(p, lr=0.05))
+
+    def between(i):
+        if i == 6:
+            optimizer.state[net[2].bias]["step"].add_(4)
+
+    return Case(plain_step(net, optimizer), between, lambda: list(net.parameters()))
+
+
+@case(True)
 def weight_decay_begins(device):
     net, optimizer = trained(device)
     return Case(
-        plain_step(net, optimizer), lambda i: optimizer.param_groups[0].update(weight_decay=0.1 if i > 5 else 0), lambda: list(net.parameters())
+        plain_step(net, optimizer),
+        lambda i: optimizer.param_groups[0].update(weight_decay=0.1 if i > 5 else 0),
+        lambda: list(net.parameters()),
     )
 
 
@@ -993,16 +1006,64 @@ def a_hook_that_counts(device):
     return Case(plain_step(net, optimizer), state=lambda: [len(seen)])
 
 
-@case(False)
+@case(True)
 def a_dict_is_filled(device):
     net, _ = trained(device)
-    outputs = {}
+    outputs = {"last": None}
+    seen = []
 
     def step(x):
         outputs["last"] = net(x).detach()
         return outputs["last"] * 2
 
-    return Case(step, state=lambda: [outputs["last"]])
+    return Case(step, lambda i: seen.append(outputs["last"]), lambda: [outputs["last"], *seen])
+
+
+@case(True)
+def the_last_loss_is_kept(device):
+    class Trainer:
+        def __init__(self):
+            self.net, self.optimizer = trained(device)
+            self.loss = None
+
+        def step(self, x):
+            self.optimizer.zero_grad()
+            loss = self.net(x).square().mean()
+            loss.backward()
+            self.optimizer.step()
+            self.loss = loss.detach()
+
+    trainer = Trainer()
+    seen = []
+    return Case(trainer.step, lambda i: seen.append(trainer.loss), lambda: seen)
+
+
+@case(None)
+def what_is_kept_is_read(device):
+    net, _ = trained(device)
+    last = [torch.zeros((), dtype=torch.float64, device=device)]
+
+    def step(x):
+        out = net(x).mean().detach() + last[0]
+        last[0] = out
+        return out
+
+    return Case(step, state=lambda: last)
+
+
+@case(False)
+def kept_under_a_branch(device):
+    net, _ = trained(device)
+    last = [None]
+
+    def step(x):
+        out = net(x).detach()
+        if out.shape[0] > 2:
+            last[0] = out
+        return out
+
+    step.scaled = lambda compiled: lambda x: compiled(x) if x.sum() > 0 else compiled(x[:2])
+    return Case(step, state=lambda: last)
 
 
 @case(False)

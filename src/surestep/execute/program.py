@@ -36,7 +36,7 @@ class Program:
         self.donated = donated
         self.uses = 0
 
-    def __call__(self, leaves: Sequence[Any], floats: np.ndarray, ints: np.ndarray) -> Sequence[Any]:
+    def __call__(self, leaves: Sequence[Any], floats: Any, ints: Any) -> Sequence[Any]:
         """The outputs' arrays, at once: the computation may still be running."""
         with jax.enable_x64(True):
             return self.executable(floats, ints, *leaves)

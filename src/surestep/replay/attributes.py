@@ -128,6 +128,8 @@ def _of_instance(walk: Any, value: Known, name: str, path: str) -> Value:
     own = getattr(thing, "__dict__", None)
     if own is None:
         raise NotReplayable(f"{path}: a {kind.__name__} can't be looked into")
+    if (id(own), name) in walk.kept:
+        return walk.kept[id(own), name]
     if name in own:
         walk.guards.item(own, name, own[name], f"{value.path}.")
         return walk.known(own[name], path)
@@ -291,6 +293,8 @@ def _entry(walk: Any, value: Known, key: Value) -> Value:
             return New()
         raise NotReplayable(f"an entry of {value} by a key that is not known")
     path = f"{value.path}[{key.object!r}]"
+    if isinstance(thing, (dict, list)) and (id(thing), key.object) in walk.kept:
+        return walk.kept[id(thing), key.object]
     if isinstance(thing, _DICTS) and type(thing) is not defaultdict:
         if key.object not in thing:
             raise NotReplayable(f"{path} is not there")

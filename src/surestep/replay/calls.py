@@ -13,7 +13,22 @@ from surestep.replay.known import MATH, PURE, is_tensor_function, managers, name
 from surestep.replay.values import Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
 
 _LIST_METHODS = {"append", "extend", "insert"}
-_PURE_METHODS = {"get", "items", "keys", "values", "index", "count", "copy", "format", "join", "split", "startswith", "endswith", "lower", "upper"}
+_PURE_METHODS = {
+    "get",
+    "items",
+    "keys",
+    "values",
+    "index",
+    "count",
+    "copy",
+    "format",
+    "join",
+    "split",
+    "startswith",
+    "endswith",
+    "lower",
+    "upper",
+}
 _PURE_METHODS |= {"replace", "strip", "partition", "rpartition", "is_integer", "bit_length", "numel", "itemsize"}
 
 
@@ -64,7 +79,9 @@ def _of_type(thing: Any) -> bool:
 
 def takes_any(function: Value) -> bool:
     """Whether a function may be given a number of arguments that isn't known: it only computes."""
-    return isinstance(function, Bound) or (isinstance(function, Known) and (is_tensor_function(function.object) or _of_type(function.object)))
+    return isinstance(function, Bound) or (
+        isinstance(function, Known) and (is_tensor_function(function.object) or _of_type(function.object))
+    )
 
 
 def _special_method(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
@@ -171,7 +188,18 @@ def _method(walk: Any, function: Bound, args: list[Value], kwargs: dict[str, Val
     thing = receiver.object
     if isinstance(thing, torch.Tensor):
         walk.tensor(receiver)
-        if name in ("size", "dim", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex", "element_size", "type", "ndimension"):
+        if name in (
+            "size",
+            "dim",
+            "numel",
+            "stride",
+            "is_contiguous",
+            "is_floating_point",
+            "is_complex",
+            "element_size",
+            "type",
+            "ndimension",
+        ):
             known = _figures(thing, name, args, kwargs)
             if known is not None:
                 return known
@@ -239,7 +267,11 @@ def _method_of_container(walk: Any, receiver: Value, name: str, args: list[Value
             return entries.get(args[0].object, args[1] if len(args) > 1 else Known(None))
         if name == "copy":
             return New(dict, dict(entries))
-    if isinstance(receiver, Known) and plain(receiver.object) and all(isinstance(a, Known) and plain(a.object) for a in (*args, *kwargs.values())):
+    if (
+        isinstance(receiver, Known)
+        and plain(receiver.object)
+        and all(isinstance(a, Known) and plain(a.object) for a in (*args, *kwargs.values()))
+    ):
         found = getattr(receiver.object, name)(*(a.object for a in args), **{k: v.object for k, v in kwargs.items()})  # type: ignore[missing-attribute]
         return Known(found) if plain(found) else New(list, [Known(item) for item in found])
     kind = receiver.type if isinstance(receiver, New) else type(receiver.object)  # type: ignore[missing-attribute]
@@ -351,5 +383,3 @@ def _rearranged(walk: Any, function: Any, args: list[Value], kwargs: dict[str, V
             raise NotReplayable("sorted() of what is not known")
         return New(list, sorted(known[0], key=lambda item: item.object))  # type: ignore[missing-attribute]
     return New(function, known[0])
-
-

@@ -149,5 +149,3 @@ def graph_nodes(roots: list[Any]) -> set[Any]:
         found.add(node)
         waiting.extend(following for following, _ in node.next_functions)
     return found
-
-

@@ -365,5 +365,3 @@ def explain(function: Any) -> str:
     elif function.last is not None:
         lines.append(f"  last recorded because: {function.last}")
     return "\n".join(lines)
-
-

@@ -60,7 +60,9 @@ def evaluate(walk: Any, frame: Any, node: ast.expr) -> Value:
 
 def is_tensor(value: Value) -> bool:
     """Whether it is a tensor, or a result that may well be one."""
-    return (isinstance(value, Known) and isinstance(value.object, torch.Tensor)) or (isinstance(value, New) and value.type in (None, torch.Tensor))
+    return (isinstance(value, Known) and isinstance(value.object, torch.Tensor)) or (
+        isinstance(value, New) and value.type in (None, torch.Tensor)
+    )
 
 
 def require_owned(container: New) -> None:
@@ -264,10 +266,21 @@ def _compared(walk: Any, kind: ast.cmpop, left: Value, right: Value) -> Value:
             return Known(bool(_COMPARE[type(kind)](left.object, right.object)))
     if identity:
         for one, other in ((left, right), (right, left)):
-            if isinstance(one, Known) and one.object is None and isinstance(other, (New, Bound, Local)) and getattr(other, "type", 1) is not None:
+            if (
+                isinstance(one, Known)
+                and one.object is None
+                and isinstance(other, (New, Bound, Local))
+                and getattr(other, "type", 1) is not None
+            ):
                 return Known(isinstance(kind, ast.IsNot))
         return New(bool)
-    if isinstance(kind, (ast.In, ast.NotIn)) and isinstance(right, New) and right.type is dict and isinstance(left, Known) and right.items is not None:
+    if (
+        isinstance(kind, (ast.In, ast.NotIn))
+        and isinstance(right, New)
+        and right.type is dict
+        and isinstance(left, Known)
+        and right.items is not None
+    ):
         return Known((left.object in right.items) is isinstance(kind, ast.In))
     if all(_countable(value) for value in (left, right)):
         return New()

@@ -6,6 +6,7 @@ They are kept in lists that C loops compare by identity: a value that was replac
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter, contains, getitem, is_
 from typing import Any
 
@@ -30,7 +31,13 @@ class Guards:
         self.grads: dict[int, tuple[torch.Tensor, bool, str]] = {}  # whether `.grad` was None where the code asks
         self.optimizers: dict[int, tuple[torch.optim.Optimizer, str]] = {}
 
+        self.kept: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where tensors of the call are kept: a container and a key
+
     # What the walk notes
+
+    def keep(self, container: Any, key: Any) -> None:
+        """``container[key]`` is a tensor that the call makes; an object's ``__dict__`` for an attribute."""
+        self.kept[id(container), key] = (container, key)
 
     def item(self, mapping: Mapping[Any, Any], key: Any, value: Any, path: str) -> None:
         """``mapping[key] is value``"""
@@ -81,8 +88,10 @@ class Guards:
             checks.append(_items(list(self.items.values())))
         if self.absent:
             checks.append(_absent(list(self.absent.values())))
-        checks += [_whole(*each) for each in self.wholes.values()]
-        checks += [_sequence(*each) for each in self.sequences.values()]
+        if self.wholes:
+            checks.append(_wholes(list(self.wholes.values())))
+        if self.sequences:
+            checks.append(_sequences(list(self.sequences.values())))
         if self.empty:
             checks.append(_empty(list(self.empty.values())))
         if self.cells:
@@ -155,17 +164,41 @@ def _codes(functions: list[tuple[Any, Any, Any]]) -> Any:
     )
 
 
-def _whole(mapping: Mapping[Any, Any], keys: tuple, values: tuple, path: str) -> Any:
-    count = len(keys)
-    return (
-        lambda: len(mapping) == count and all(map(is_, mapping, keys)) and all(map(is_, mapping.values(), values)),
-        lambda: _changed(mapping, dict(zip(keys, values, strict=True)), path),
-    )
+def _wholes(read: list[tuple[Mapping[Any, Any], tuple, tuple, str]]) -> Any:
+    mappings = [mapping for mapping, _, _, _ in read]
+    lengths = [len(keys) for _, keys, _, _ in read]
+    all_keys = [key for _, keys, _, _ in read for key in keys]
+    all_values = [value for _, _, values, _ in read for value in values]
+    entries = [mapping.values() for mapping in mappings]  # views: they show what is there when they are asked
+
+    def holds() -> bool:
+        return (
+            list(map(len, mappings)) == lengths
+            and all(map(is_, chain.from_iterable(entries), all_values))
+            and all(map(is_, chain.from_iterable(mappings), all_keys))
+        )
+
+    def what() -> str:
+        for mapping, keys, values, path in read:
+            if len(mapping) != len(keys) or not all(map(is_, mapping.values(), values)) or not all(map(is_, mapping, keys)):
+                return _changed(mapping, dict(zip(keys, values, strict=True)), path)
+        return "entries that the step reads"
+
+    return holds, what
 
 
-def _sequence(sequence: Sequence[Any], values: tuple, path: str) -> Any:
-    count = len(values)
-    return lambda: len(sequence) == count and all(map(is_, sequence, values)), lambda: f"{path} has other elements"
+def _sequences(read: list[tuple[Sequence[Any], tuple, str]]) -> Any:
+    lists = [sequence for sequence, _, _ in read]
+    lengths = [len(values) for _, values, _ in read]
+    elements = [value for _, values, _ in read for value in values]
+
+    def what() -> str:
+        for sequence, values, path in read:
+            if len(sequence) != len(values) or not all(map(is_, sequence, values)):
+                return f"{path} has other elements"
+        return "elements that the step reads"
+
+    return lambda: list(map(len, lists)) == lengths and all(map(is_, chain.from_iterable(lists), elements)), what
 
 
 def _empty(containers: list[tuple[Any, str]]) -> Any:
@@ -197,18 +230,20 @@ def _types(objects: list[tuple[Any, type]]) -> Any:
 
 def _tensors(tensors: list[tuple[torch.Tensor, str]]) -> Any:
     """Tensors that are read or written in place: their memory stays the same object, whatever values it holds."""
+    ours = [vars(tensor) for tensor, _ in tensors if hasattr(tensor, "_storage")]
+    places = [each for each in ours for _ in range(2)]
+    names = ["_storage", "_layout"] * len(ours)
+    known = [value for each in ours for value in (each["_storage"], each["_layout"])]
+    wants = attrgetter("requires_grad")
     things = [tensor for tensor, _ in tensors]
-    ours = [tensor for tensor in things if hasattr(tensor, "_storage")]
-    storage, layout, wants = attrgetter("_storage"), attrgetter("_layout"), attrgetter("requires_grad")
-    storages, layouts, wanted = list(map(storage, ours)), list(map(layout, ours)), list(map(wants, things))
-    hooks, after = attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks")
+    wanted = list(map(wants, things))
     trained = [tensor for tensor in things if tensor.requires_grad]
+    hooks, after = attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks")
 
     def holds() -> bool:
         return (
-            all(map(is_, map(storage, ours), storages))
-            and all(map(is_, map(layout, ours), layouts))
-            and all(map(is_, map(wants, things), wanted))
+            all(map(is_, map(getitem, places, names), known))
+            and list(map(wants, things)) == wanted
             and not any(map(hooks, trained))
             and not any(map(after, trained))
         )

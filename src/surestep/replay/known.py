@@ -20,7 +20,20 @@ from surestep.replay.values import NotReplayable
 TRUSTED = {"torch", "math", "operator", "functools", "builtins", "typing", "collections", "contextlib", "surestep", "torch_xla"}
 
 # Attributes of a tensor that its layout says.
-FIGURES = {"shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "is_sparse", "is_quantized", "is_cuda", "is_cpu", "is_xla"}
+FIGURES = {
+    "shape",
+    "dtype",
+    "device",
+    "ndim",
+    "layout",
+    "requires_grad",
+    "is_leaf",
+    "is_sparse",
+    "is_quantized",
+    "is_cuda",
+    "is_cpu",
+    "is_xla",
+}
 # Attributes of tensors, and of the named tuples that tensor functions return.
 TENSOR_PROPERTIES = FIGURES | {"T", "mT", "H", "mH", "real", "imag", "data", "grad", "itemsize", "nbytes"}
 TENSOR_PROPERTIES |= {"logabsdet", "eigenvalues", "eigenvectors", "solution", "Q", "R", "U", "S", "Vh", "logits", "loss"}
@@ -81,7 +94,27 @@ def is_tensor_function(function: Any) -> bool:
 # Python's own that compute; `calls` knows how some of them treat what is known.
 PURE = frozenset(
     {
-        *(len, range, enumerate, zip, isinstance, issubclass, min, max, sum, abs, float, int, bool, str, tuple, list, dict, sorted, reversed),
+        *(
+            len,
+            range,
+            enumerate,
+            zip,
+            isinstance,
+            issubclass,
+            min,
+            max,
+            sum,
+            abs,
+            float,
+            int,
+            bool,
+            str,
+            tuple,
+            list,
+            dict,
+            sorted,
+            reversed,
+        ),
         *(getattr, hasattr, any, all, round, type, slice, divmod, pow, callable, repr, complex),
     }
 )

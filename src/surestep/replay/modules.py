@@ -244,5 +244,3 @@ def construct(walk: Any, kind: type, args: list[Value], kwargs: dict[str, Value]
     if issubclass(kind, torch.nn.Module):
         raise NotReplayable(f"a new {kind.__name__} is made at each call. Make it once, outside of the step")
     raise refusal(kind)
-
-

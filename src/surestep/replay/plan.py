@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from itertools import repeat
-from operator import attrgetter, is_not
+from itertools import chain, repeat
+from operator import attrgetter, is_, is_not
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,11 +128,17 @@ class Plan:
         self.ints = np.array(taken.ints, np.int64)
         self.draws = taken.draws
         self.numbers: list[Numbers] = []
+        self.uniform = [noted.uniform for noted in taken.updates if noted.uniform is not None]
         for noted in taken.updates:
             rule = RULES[noted.rule]
             group = self._group_of(noted.param)
             self.numbers.append(Numbers(noted.position, len(rule.numbers), rule, flags_of(rule, group), group))
-        self.given: tuple = ()
+        self.groups = [numbers.group for numbers in self.numbers]
+        self.group_values = [group.values() for group in self.groups]  # views
+        self.group_lengths = list(map(len, self.groups))
+        self.seen = [value for values in self.group_values for value in values]
+        self.float_array: Any = None
+        self.int_array: Any = None
         self.expected: Any = None  # what a replay would have given the program, while a recorded call is compared
 
     def _group_of(self, param: torch.Tensor) -> dict[str, Any]:
@@ -144,10 +150,15 @@ class Plan:
 
     def _bind_results(self, arguments: Arguments, taken: Taken, result: Any) -> None:
         leaves, self.spec = tree_flatten(result)
+        self.single = self.spec.is_leaf()
+        self.keeps = list(self.guards.kept.values())
+        leaves = [*leaves, *(_held(container, key) for container, key in self.keeps)]
         places = {id(storage): index for index, storage in taken.outputs.items()}
         known = {id(tensor): tensor for tensor, _ in self.guards.tensors.values()}
         of_argument = {id(tensor): position for position, tensor in enumerate(arguments.tensors)}
-        consumed = graph_nodes(taken.roots) if any(isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None for leaf in leaves) else set()
+        consumed = (
+            graph_nodes(taken.roots) if any(isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None for leaf in leaves) else set()
+        )
         self.results: list[Any] = []
         self.output_layouts: dict[int, Layout] = {}
         for leaf in leaves:
@@ -158,7 +169,9 @@ class Plan:
             elif id(leaf) in known:
                 self.results.append(Result(None, known[id(leaf)], None, None))
             elif type(leaf) is not XlaTensor or id(leaf._storage) not in places:
-                raise NotReplayable("the step returns a tensor that its program doesn't compute: a CPU tensor, or a view of one from outside")
+                raise NotReplayable(
+                    "the step returns a tensor that its program doesn't compute: a CPU tensor, or a view of one from outside"
+                )
             elif leaf.grad_fn is not None and leaf.grad_fn not in consumed:
                 raise NotReplayable(
                     "the step returns a tensor through which gradients are still to flow. Put backward() into the step too, return it "
@@ -217,7 +230,8 @@ class Plan:
         self.to_grad = [(place[index], number) for index, number in self.to_grad]
         self.new_grads = [(place[index], number, layout) for index, number, layout in self.new_grads]
         self.results = [
-            leaf._replace(output=place[leaf.output]) if isinstance(leaf, Result) and leaf.output is not None else leaf for leaf in self.results
+            leaf._replace(output=place[leaf.output]) if isinstance(leaf, Result) and leaf.output is not None else leaf
+            for leaf in self.results
         ]
         written = {number for _, number in self.to_argument}
         if any(position in program.donated and number not in written for position, number in self.from_argument):
@@ -239,7 +253,7 @@ class Plan:
         hosts = {position for position, _ in self.from_host}
         if not all(a is b for position, (a, b) in enumerate(zip(leaves, taken.leaves, strict=True)) if position not in hosts):
             return "it read other tensors"
-        if floats.tobytes() != again.floats.tobytes() or ints.tobytes() != again.ints.tobytes():
+        if np.asarray(floats).tobytes() != again.floats.tobytes() or np.asarray(ints).tobytes() != again.ints.tobytes():
             return "it computed with other numbers"
         if [draw[1:] for draw in again.draws] != [draw[1:] for draw in self.draws]:
             return "it drew other random numbers"
@@ -252,7 +266,10 @@ class Plan:
         return (
             *(self.from_argument, self.from_host, self.from_grad, self.new_grads, self.no_grads, self.to_argument, self.to_grad),
             [(index, id(storage)) for index, storage in self.to_kept],
-            [(leaf.argument, id(leaf.kept), leaf.output, id(leaf.layout)) if isinstance(leaf, Result) else repr(leaf) for leaf in self.results],
+            [
+                (leaf.argument, id(leaf.kept), leaf.output, id(leaf.layout)) if isinstance(leaf, Result) else repr(leaf)
+                for leaf in self.results
+            ],
             self.spec,
         )
 
@@ -265,16 +282,19 @@ class Plan:
         for holds, what in self.checks:
             if not holds():
                 return what()
-        for numbers in self.numbers:
-            if flags_of(numbers.rule, numbers.group) != numbers.flags:
-                return "an option of the optimizer changed"
-            if any(type(number) not in (float, int) for number in numbers_of(numbers.rule, numbers.group)):
-                return "a number of the optimizer is a tensor now"
+        if not self._same_groups():
+            for numbers in self.numbers:
+                if flags_of(numbers.rule, numbers.group) != numbers.flags:
+                    return "an option of the optimizer changed"
+                if any(type(number) not in (float, int) for number in numbers_of(numbers.rule, numbers.group)):
+                    return "a number of the optimizer is a tensor now"
+        if not all(counts.uniform for counts in self.uniform):
+            return "an optimizer's counts of steps were written"
         if [grad is None for grad in map(_grad, self.params)] != self.missing:
             return "there are other gradients than there were"
         return None
 
-    def inputs(self, arguments: Arguments) -> tuple[list[Any], np.ndarray, np.ndarray] | None:
+    def inputs(self, arguments: Arguments) -> tuple[list[Any], Any, Any] | None:
         """The program's leaves and numbers for these arguments; None where the memory lies otherwise than it did."""
         tensors = arguments.tensors
         recorder = self.recorder
@@ -305,28 +325,33 @@ class Plan:
             return None
         return leaves, self._floats(), self._ints()
 
-    def _floats(self) -> np.ndarray:
-        if self.numbers:
-            given = tuple(numbers_of(numbers.rule, numbers.group) for numbers in self.numbers)
-            if given != self.given:
-                floats = self.floats.copy()
-                for numbers, values in zip(self.numbers, given, strict=True):
-                    floats[numbers.position : numbers.position + numbers.count] = values
-                self.floats, self.given = floats, given
-        return self.floats
+    def _same_groups(self) -> bool:
+        """Whether the optimizers' groups hold the very objects that the numbers were taken from."""
+        return all(map(is_, chain.from_iterable(self.group_values), self.seen)) and list(map(len, self.groups)) == self.group_lengths
 
-    def _ints(self) -> np.ndarray:
-        if not self.draws:
-            return self.ints
-        ints = self.ints.copy()
-        for draw in self.draws:
-            stream = generator.stream(draw.stream)
-            assert stream is not None
-            ints[draw.position] = stream.seed if stream.seed < 1 << 63 else stream.seed - (1 << 64)
-            ints[draw.position + 1] = stream.offset
-        return ints
+    def _floats(self) -> Any:
+        """The program's floats, on the device; sent anew only where an optimizer's numbers changed."""
+        if self.float_array is None or not self._same_groups():
+            for numbers in self.numbers:
+                self.floats[numbers.position : numbers.position + numbers.count] = numbers_of(numbers.rule, numbers.group)
+            self.seen = [value for values in self.group_values for value in values]
+            self.float_array = transfer.numbers_to_device(self.floats, self.recorder.device)
+        return self.float_array
 
-    def run(self, arguments: Arguments, inputs: tuple[list[Any], np.ndarray, np.ndarray]) -> Any:
+    def _ints(self) -> Any:
+        if self.draws:
+            ints = self.ints.copy()
+            for draw in self.draws:
+                stream = generator.stream(draw.stream)
+                assert stream is not None
+                ints[draw.position] = stream.seed if stream.seed < 1 << 63 else stream.seed - (1 << 64)
+                ints[draw.position + 1] = stream.offset
+            return ints
+        if self.int_array is None:
+            self.int_array = transfer.numbers_to_device(self.ints, self.recorder.device)
+        return self.int_array
+
+    def run(self, arguments: Arguments, inputs: tuple[list[Any], Any, Any]) -> Any:
         """Calls the program; what it wrote is written, and what the call returned is made."""
         program = self.program
         assert program is not None
@@ -354,7 +379,10 @@ class Plan:
             torch.autograd.graph.increment_version([tensors[number] for _, number in self.to_argument])
         self.runs += 1
         events.emit("replay", None, program=program.name)
-        return tree_unflatten(self._made(arrays, tensors), self.spec)
+        made = self._made(arrays, tensors)
+        for container, key in reversed(self.keeps):
+            container[key] = made.pop()
+        return made[0] if self.single else tree_unflatten(made, self.spec)
 
     def _set_grads(self, arrays: Any) -> None:
         """New gradients. Where nobody else holds the one before, its object goes on with the new values, which costs less."""
@@ -420,6 +448,16 @@ _NOTHING = _Nothing()
 _ALONE = 2  # references to an object that only a local variable holds, and the call that counts them
 
 
+def _held(container: Any, key: Any) -> Any:
+    try:
+        held = container[key]
+    except (KeyError, IndexError):
+        held = None
+    if not isinstance(held, torch.Tensor):
+        raise NotReplayable(f"what is kept under {key!r} is no tensor")
+    return held
+
+
 def _host_argument(arguments: Arguments, source: torch.Tensor) -> int:
     for number, tensor in enumerate(arguments.host):
         if tensor.data_ptr() == source.data_ptr() and tensor.shape == source.shape and tensor.stride() == source.stride():
@@ -447,5 +485,3 @@ def modes() -> tuple:
         torch.is_anomaly_enabled(),
         torch.are_deterministic_algorithms_enabled(),
     )
-
-

@@ -133,8 +133,11 @@ def join(a: Value | None, b: Value | None) -> Value:
         if a.type is b.type:
             return New(a.type, None, a.owned and b.owned)
     for one, other in ((a, b), (b, a)):
-        if isinstance(one, New) and one.type not in (list, dict, set) and isinstance(other, Known) and (
-            plain(other.object) or isinstance(other.object, torch.Tensor)
+        if (
+            isinstance(one, New)
+            and one.type not in (list, dict, set)
+            and isinstance(other, Known)
+            and (plain(other.object) or isinstance(other.object, torch.Tensor))
         ):
             return New()
     return Either()

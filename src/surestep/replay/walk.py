@@ -48,6 +48,7 @@ class Walk:
         self.guards = guards
         self.budget = _BUDGET
         self.depth = 0
+        self.kept: dict[tuple[int, Any], New] = {}
         self.branches = 0  # how many branches that weren't decided lie around
 
     def known(self, thing: Any, path: str) -> Known:
@@ -198,7 +199,9 @@ class Walk:
 
     def _global(self, frame: Frame, node: ast.Global | ast.Nonlocal) -> Names:
         raise self.refuse(
-            frame, node, f"`{ast.unparse(node)}`: the call changes a variable that outlives it. Return the value, or keep it in a tensor that is written in place"
+            frame,
+            node,
+            f"`{ast.unparse(node)}`: the call changes a variable that outlives it. Return the value, or keep it in a tensor that is written in place",
         )
 
     _nonlocal = _global
@@ -327,13 +330,46 @@ class Walk:
             if expressions.is_tensor(container):
                 expressions.evaluate(self, frame, target.slice)
             elif not in_place:
-                expressions.set_item(container, expressions.evaluate(self, frame, target.slice), value)
+                key = expressions.evaluate(self, frame, target.slice)
+                if not self._kept(container, key, value):
+                    expressions.set_item(container, key, value)
         elif isinstance(target, ast.Attribute):
             holder = expressions.evaluate(self, frame, target.value)
             if not in_place and not (isinstance(holder, New) and holder.owned and holder.type is object):
-                self._refuse_attribute(frame, target, value, holder)
+                if not self._kept_attribute(holder, target.attr, value):
+                    self._refuse_attribute(frame, target, value, holder)
         else:
             raise self.refuse(frame, target, f"`{ast.unparse(target)}` is not followed as a target")
+
+    def _kept(self, container: Value, key: Value, value: Value) -> bool:
+        """``last[0] = loss``: a tensor of this call that is kept in a list or dict from outside. A replay keeps its own there."""
+        if self.branches or not isinstance(container, Known) or type(container.object) not in (list, dict):
+            return False
+        if (
+            not isinstance(value, New)
+            or value.type not in (None, torch.Tensor)
+            or not isinstance(key, Known)
+            or type(key.object) not in (int, str)
+        ):
+            return False
+        self._keep(container.object, key.object, value)
+        return True
+
+    def _kept_attribute(self, holder: Value, name: str, value: Value) -> bool:
+        """``self.loss = loss``: the same for a plain attribute."""
+        if self.branches or not isinstance(holder, Known) or not isinstance(value, New) or value.type not in (None, torch.Tensor):
+            return False
+        kind = type(holder.object)
+        simple = kind.__setattr__ is object.__setattr__ or kind.__setattr__ is torch.nn.Module.__setattr__
+        if not simple or hasattr(kind, name) or name not in getattr(holder.object, "__dict__", ()):
+            return False
+        self.guards.type(holder.object)
+        self._keep(vars(holder.object), name, value)
+        return True
+
+    def _keep(self, container: Any, key: Any, value: New) -> None:
+        self.guards.keep(container, key)
+        self.kept[id(container), key] = value  # which is what the call finds there from now on
 
     def _refuse_attribute(self, frame: Frame, target: ast.Attribute, value: Value, holder: Value) -> None:
         text = ast.unparse(target)
@@ -341,9 +377,15 @@ class Walk:
             return  # what zero_grad does: the gradients are looked at after the call
         if expressions.is_tensor(value):
             raise self.refuse(
-                frame, target, f"{text} keeps a tensor of this call. Return it, or write it in place (`{text}.copy_(...)`), which is replayed"
+                frame,
+                target,
+                f"{text} keeps a tensor of this call in a way that is not followed. Return it, or write it in place (`{text}.copy_(...)`)",
             )
-        raise self.refuse(frame, target, f"{text} is changed: Python's state must be the same at each call. Keep it in a tensor, or change it outside of the step")
+        raise self.refuse(
+            frame,
+            target,
+            f"{text} is changed: Python's state must be the same at each call. Keep it in a tensor, or change it outside of the step",
+        )
 
     def _unpack(self, frame: Frame, target: ast.Tuple | ast.List, value: Value) -> None:
         items = attributes.iterate(self, value)

@@ -30,6 +30,7 @@ class Noted(NamedTuple):
     rule: str
     position: int
     param: XlaTensor
+    uniform: Storage | None  # the counts of steps, where the program takes them to be equal
 
 
 watched: list[Noted] | None = None  # who wants to know of updates puts a list here
@@ -48,6 +49,10 @@ def update(
 
     The numbers are inputs of the program from the start, as what they are for is to be changed by a schedule.
     """
+    counts = steps[0]._storage if len(steps) == 1 and steps[0].ndim else None
+    uniform = counts is not None and counts.uniform
+    if uniform:
+        flags = [*flags, "uniform"]
     with LOCK:
         recorder: Recorder = params[0]._storage.trace
         if recorder.count >= recorder.limit:
@@ -68,7 +73,7 @@ def update(
             if edge is None:
                 edge = recorder.exact(exact, lambda: (_call(recorder, name, flags, len(numbers), lists), None))
             if watched is not None:
-                watched.append(Noted(name, len(recorder.floats), params[0]))
+                watched.append(Noted(name, len(recorder.floats), params[0], counts if uniform else None))
             recorder.floats.extend(numbers)
             index = recorder.take(edge)
         except BaseException:
@@ -79,6 +84,8 @@ def update(
                 for tensor in tensors:
                     record.write(recorder, tensor, ref(index))
                     index += 1
+            if counts is not None:
+                counts.uniform = uniform
         torch.autograd.graph.increment_version(params)
 
 
@@ -130,6 +137,7 @@ def packed(numbers: Sequence[torch.Tensor], recorder: Recorder) -> list[torch.Te
     """Numbers of the host (0-dim CPU tensors of one dtype) as elements of one vector on the device."""
     values = torch.stack(list(numbers))
     whole = fresh(Storage(recorder, layout((len(numbers),), (1,), 0, values.dtype), transfer.to_device(values, recorder.device)))
+    whole._storage.uniform = bool((values == values[0]).all())
     return [alias(whole._storage, layout((), (), position, values.dtype), whole) for position in range(len(numbers))]
 
 

@@ -128,7 +128,7 @@ class Recorder:
         storage.array = None
         storage.serial = self.serial
         storage.ref = value
-        storage.exported = False
+        storage.exported = storage.uniform = False
         storage.lost = None
 
     def protect(self, array: Any) -> None:
