@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from typing import Any, NamedTuple
 
 import torch
@@ -62,6 +63,8 @@ class Watch(TorchDispatchMode):
     def __enter__(self) -> Watch:
         self.serial = self.recorder.serial
         self.before = [other.count for other in self.others]
+        self.thread = threading.get_ident()
+        self.recorder.watch, self.recorder.limit = self._before_an_operation, 0
         self.stop = events.listen(self._heard)
         update.watched, xla_tensor.watched_roots = self.updates, self.roots
         super().__enter__()
@@ -70,7 +73,12 @@ class Watch(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self.stop()
+        self.recorder.watch = None
         update.watched = xla_tensor.watched_roots = None
+
+    def _before_an_operation(self) -> None:
+        if threading.get_ident() != self.thread:
+            self.note("another thread uses the device meanwhile")
 
     def _heard(self, event: Event) -> None:
         if event.name == "transfer_in":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, overload
 
 
+from surestep import settings
 from surestep.loop.boundaries import boundary
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
@@ -20,10 +20,13 @@ from surestep.replay.signature import Arguments, as_values, described
 from surestep.replay.values import NotReplayable
 from surestep.replay.walk import follow
 from surestep.tensor import devices
-from surestep.trace.recorder import Recorder
+from surestep.trace.recorder import LOCK, Recorder
 
 _PLANS = 8  # proven calls that are kept for one signature
-_TRIES = 6  # proofs that may fail for one signature before it is left at recording
+_TRIES = 4  # proofs that may fail for one signature before it is left at recording
+_MISSES = 8  # calls in a row whose guards may fail
+_SIGNATURES = 64  # that may fail before no other is tried
+_PROGRAMS = 1_000  # that are told apart
 _inside = threading.local()
 
 
@@ -42,10 +45,13 @@ class CompiledFunction:
         self.limit = limit
         self.plans: dict[tuple, list[Plan]] = {}
         self.waiting: dict[tuple, Plan] = {}  # recorded once; to be compared with the next call
-        self.failures: dict[tuple, list[NotReplayable]] = {}
+        self.failures: dict[tuple, int] = {}
         self.programs: dict[Any, tuple[tuple, frames.Line | None]] = {}  # by place in the trie: the first call's signature
         self.recorded = 0
-        self.last: NotReplayable | str | None = None
+        self.missed = 0  # calls in a row for which no plan held
+        self.changed: str | None = None
+        self.last: NotReplayable | None = None
+        self.told = False
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -60,28 +66,38 @@ class CompiledFunction:
         arguments = Arguments(args, kwargs)
         plans = self.plans.get(arguments.key)
         if plans is not None:
-            for plan in plans:
-                inputs = self._ready(plan, arguments)
-                if inputs is not None:
-                    if os.environ.get("SURESTEP_VERIFY_REPLAY") == "1":
+            with LOCK:  # what a plan looked at must not be given to another thread's program meanwhile
+                for plan in plans:
+                    inputs = self._ready(plan, arguments)
+                    if inputs is not None:
+                        self.missed = 0
+                        if not settings.on("SURESTEP_VERIFY_REPLAY"):
+                            return plan.run(arguments, inputs)
                         return self._verified(plan, arguments, args, kwargs)
-                    return plan.run(arguments, inputs)
+            self._missed(arguments)
         return self._record(arguments, args, kwargs)
 
     def _ready(self, plan: Plan, arguments: Arguments) -> Any:
-        changed = plan.changed()
-        if changed is not None:
-            self.last = changed
+        """The program's inputs, if the plan holds."""
+        self.changed = plan.changed()
+        if self.changed is not None:
             return None
         if any(recorder.count for recorder in devices.started()):
-            boundary(Cause.CLOSURE)
+            boundary(Cause.STEP_ENTRY)
         return plan.inputs(arguments)
+
+    def _missed(self, arguments: Arguments) -> None:
+        """No plan holds. What changes at each call isn't proven again and again."""
+        self.missed += 1
+        reason = self.changed or "its tensors lie otherwise in memory than they did"
+        self.last = NotReplayable(reason)
+        if self.missed >= _MISSES:
+            self._give_up(arguments, NotReplayable(f"{reason}, and so at each call"))
 
     # Recording
 
     def _record(self, arguments: Arguments, args: tuple, kwargs: dict[str, Any]) -> Any:
-        failures = self.failures.setdefault(arguments.key, [])
-        if len(failures) >= _TRIES:
+        if self.failures.get(arguments.key, 0) >= _TRIES or len(self.failures) > _SIGNATURES:
             return self._plain(arguments, args, kwargs)
         try:
             guards = follow(self.function, *as_values(args, kwargs))
@@ -147,9 +163,20 @@ class CompiledFunction:
         return result
 
     def _failed(self, arguments: Arguments, error: NotReplayable) -> None:
-        self.failures.setdefault(arguments.key, []).append(error)
+        """A proof failed. It is tried some times: a first step makes what later ones find."""
         self.last = error
-        if len(self.failures[arguments.key]) >= _TRIES // 2:
+        count = self.failures[arguments.key] = self.failures.get(arguments.key, 0) + 1
+        if count >= _TRIES:
+            self._give_up(arguments, error)
+        elif len(self.failures) > _SIGNATURES:
+            self._give_up(arguments, NotReplayable("its arguments are others at each call"))
+
+    def _give_up(self, arguments: Arguments, error: NotReplayable) -> None:
+        self.last = error
+        self.failures[arguments.key] = _TRIES
+        self.waiting.pop(arguments.key, None)
+        if not self.told:
+            self.told = True
             line = frames.Line(error.file, error.line, self.name) if error.file else None
             events.emit("not_replayed", line, function=self.name, reason=error.reason)
 
@@ -166,7 +193,8 @@ class CompiledFunction:
                 else f"{self.name} would need more than max_different_graphs={self.limit} programs: with the same arguments it recorded other "
                 f"operations than before (last at {line}): {_first_difference(list(self.programs)[-1], place)}"
             )
-        self.programs[place] = (arguments.key, frames.user_line())
+        if len(self.programs) < _PROGRAMS:
+            self.programs[place] = (arguments.key, frames.user_line())
 
     def _verified(self, plan: Plan, arguments: Arguments, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Runs the Python instead of the replay, and holds what it recorded against what the replay would have done."""
@@ -209,7 +237,7 @@ class Scope:
     def entered(self) -> Iterator[None]:
         """One program: a boundary before, one after, none of ``optimizer.step()``'s in between."""
         recorders = devices.recorders()
-        boundary(Cause.CLOSURE)
+        boundary(Cause.STEP_ENTRY)
         before = [(recorder.options, recorder.sealed) for recorder in recorders]
         _inside.depth = getattr(_inside, "depth", 0) + 1
         for recorder in recorders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from itertools import chain, repeat
 from operator import attrgetter, is_, is_not
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from surestep.replay.values import NotReplayable
 from surestep.tensor import generator
 from surestep.tensor.xla_tensor import XlaTensor, alias, fresh
 from surestep.trace.layout import Layout
-from surestep.trace.recorder import LOCK, Recorder
+from surestep.trace.recorder import Recorder
 from surestep.trace.storage import Storage
 
 _array = attrgetter("array")
@@ -356,7 +357,8 @@ class Plan:
         program = self.program
         assert program is not None
         tensors = arguments.tensors
-        with LOCK, Held():
+        start = time.perf_counter()
+        with Held():
             try:
                 arrays = program(*inputs)
             except BaseException as error:
@@ -378,7 +380,7 @@ class Plan:
         if self.to_argument:
             torch.autograd.graph.increment_version([tensors[number] for _, number in self.to_argument])
         self.runs += 1
-        events.emit("replay", None, program=program.name)
+        events.emit("replay", None, program=program.name, seconds=time.perf_counter() - start)
         made = self._made(arrays, tensors)
         for container, key in reversed(self.keeps):
             container[key] = made.pop()
