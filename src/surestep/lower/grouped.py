@@ -35,8 +35,8 @@ def grouped_mm(out, x, y, offs=None, bias=None, _out_dtype=None):
 
 
 def scaled_mm(out, x, y, scale_x, scale_y, bias=None, scale_result=None, _out_dtype=None, _use_fast_accum=False):
-    if scale_result is not None:
-        raise NotImplementedError("a scale of the result")
+    if scale_result is not None or out.dtype.itemsize == 1:
+        raise NotImplementedError("a result of eight bits")
     result = product(x.astype(jnp.float32), y.astype(jnp.float32), ((1,), (0,)))
     result = result * scale_x.reshape(-1, 1) * scale_y.reshape(1, -1)
     return (result if bias is None else result + bias.astype(jnp.float32)).astype(out.dtype)

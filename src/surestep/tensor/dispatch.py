@@ -102,7 +102,6 @@ _OWN: dict[Any, Any] = {
     _aten._linalg_slogdet.default: solving.slogdet,
     _aten._linalg_solve_ex.default: solving.solve_ex,
     _aten.cholesky.default: solving.cholesky,
-    _aten.geqrf.a: lambda args, kwargs: _through_functional(_aten.geqrf.a, _aten.geqrf.default)(args, kwargs),  # meta has no kernel
     _aten._pack_padded_sequence.default: lambda args, kwargs: packing.pack_padded_sequence(*args, **kwargs),
     _aten.linalg_pinv.atol_rtol_tensor: lambda args, kwargs: solving.pinv(*args, **kwargs),
     _aten.polygamma_.default: lambda args, kwargs: torch.polygamma(args[1], args[0], out=args[0]),  # (n, x) where it is functional
@@ -111,6 +110,14 @@ _OWN: dict[Any, Any] = {
     _aten.native_batch_norm.out: normalization.batch_norm_out,
     _aten._native_batch_norm_legit.out: normalization.batch_norm_out,
     _aten.cudnn_batch_norm.default: normalization.batch_norm,
+}
+
+
+# Writing overloads of which meta has no kernel, though it has one of the functional form.
+_WITHOUT_META = {
+    _aten.geqrf.a: _aten.geqrf.default,
+    _aten._scaled_mm.out: _aten._scaled_mm.default,
+    _aten._scaled_mm_v2.out: _aten._scaled_mm_v2.default,
 }
 
 
@@ -125,6 +132,8 @@ def _way(func: Any) -> Any:
 
 
 def _general(func: Any) -> Any:
+    if func in _WITHOUT_META:
+        return _through_functional(func, _WITHOUT_META[func])
     if torch.Tag.inplace_view in func.tags:
         return views.in_place(func)
     if func.is_view:
