@@ -52,6 +52,8 @@ def call(walk: Any, function: Value, args: list[Value], kwargs: dict[str, Value]
         return call(walk, Known(thing.func, function.path), given, {**named_, **kwargs})
     if isinstance(thing, torch.nn.Module):
         return modules.call(walk, Known(thing, function.path), args, kwargs)
+    if is_compiled(thing):
+        return call(walk, Known(thing.function, function.path), args, kwargs)
     if is_tensor_function(thing):
         return computed(walk, args, kwargs)
     if _of_type(thing) or thing in MATH:
@@ -68,6 +70,13 @@ def call(walk: Any, function: Value, args: list[Value], kwargs: dict[str, Value]
         walk.guards.type(thing)
         return _function(walk, type(thing).__call__, [Known(thing, function.path), *args], kwargs, function.path)
     raise refusal(thing)
+
+
+def is_compiled(thing: Any) -> bool:
+    """Whether it is what ``compile`` returns: inside of a step, a part of it."""
+    from surestep.replay.compiled import CompiledFunction
+
+    return isinstance(thing, CompiledFunction)
 
 
 def _of_type(thing: Any) -> bool:

@@ -24,6 +24,7 @@ from surestep.trace.recorder import LOCK, Recorder
 
 _PLANS = 8  # proven calls that are kept for one signature
 _TRIES = 4  # proofs that may fail for one signature before it is left at recording
+_PAUSE = 50  # calls until the next proof is tried; doubled each time
 _MISSES = 8  # calls in a row whose guards may fail
 _SIGNATURES = 64  # that may fail before no other is tried
 _PROGRAMS = 1_000  # that are told apart
@@ -32,6 +33,15 @@ _inside = threading.local()
 
 class GraphBreak(RuntimeError):
     """Something inside a ``compile(full_graph=True)`` would have cut its program in two."""
+
+
+class Failed:
+    """Proofs that failed for one signature, and for how many calls the next isn't tried."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.rest = 0
+        self.pause = _PAUSE
 
 
 class CompiledFunction:
@@ -45,7 +55,7 @@ class CompiledFunction:
         self.limit = limit
         self.plans: dict[tuple, list[Plan]] = {}
         self.waiting: dict[tuple, Plan] = {}  # recorded once; to be compared with the next call
-        self.failures: dict[tuple, int] = {}
+        self.failures: dict[tuple, Failed] = {}
         self.programs: dict[Any, tuple[tuple, frames.Line | None]] = {}  # by place in the trie: the first call's signature
         self.recorded = 0
         self.missed = 0  # calls in a row for which no plan held
@@ -97,7 +107,7 @@ class CompiledFunction:
     # Recording
 
     def _record(self, arguments: Arguments, args: tuple, kwargs: dict[str, Any]) -> Any:
-        if self.failures.get(arguments.key, 0) >= _TRIES or len(self.failures) > _SIGNATURES:
+        if len(self.failures) > _SIGNATURES or self._resting(arguments):
             return self._plain(arguments, args, kwargs)
         try:
             guards = follow(self.function, *as_values(args, kwargs))
@@ -109,7 +119,10 @@ class CompiledFunction:
         recorder = arguments.tensors[0]._storage.trace if arguments.tensors else recorders[devices.current()]
         with self.scope.entered():
             if waiting is not None:
-                waiting.expected = None if waiting.changed() is not None else waiting.inputs(arguments)
+                changed = waiting.changed()
+                waiting.expected = None if changed is not None else waiting.inputs(arguments)
+                if changed is not None:
+                    self._failed(arguments, NotReplayable(changed))
             before = entry(guards)
             watch = Watch(recorders, recorder)
             with watch:
@@ -150,7 +163,7 @@ class CompiledFunction:
             kept.insert(0, plan)
             del kept[_PLANS:]
             self.failures.pop(arguments.key, None)
-            self.last = None
+            self.last, self.missed = None, 0
         else:
             self.waiting[arguments.key] = plan
 
@@ -162,22 +175,32 @@ class CompiledFunction:
         self.recorded += 1
         return result
 
+    def _resting(self, arguments: Arguments) -> bool:
+        """Whether no proof is tried at this call: after some that failed, the next is tried much later."""
+        failed = self.failures.get(arguments.key)
+        if failed is None or failed.count < _TRIES:
+            return False
+        failed.rest -= 1
+        return failed.rest > 0
+
     def _failed(self, arguments: Arguments, error: NotReplayable) -> None:
         """A proof failed. It is tried some times: a first step makes what later ones find."""
         self.last = error
-        count = self.failures[arguments.key] = self.failures.get(arguments.key, 0) + 1
-        if count >= _TRIES:
+        failed = self.failures.setdefault(arguments.key, Failed())
+        failed.count += 1
+        if failed.count >= _TRIES:
             self._give_up(arguments, error)
         elif len(self.failures) > _SIGNATURES:
             self._give_up(arguments, NotReplayable("its arguments are others at each call"))
 
     def _give_up(self, arguments: Arguments, error: NotReplayable) -> None:
         self.last = error
-        self.failures[arguments.key] = _TRIES
         self.waiting.pop(arguments.key, None)
+        failed = self.failures.setdefault(arguments.key, Failed())
+        failed.count, failed.rest, failed.pause = _TRIES, failed.pause, 2 * failed.pause
         if not self.told:
             self.told = True
-            line = frames.Line(error.file, error.line, self.name) if error.file else None
+            line = frames.Line(error.file, error.line, self.name) if error.file else _first_line(self.function)
             events.emit("not_replayed", line, function=self.name, reason=error.reason)
 
     def _limited(self, recorder: Recorder, arguments: Arguments) -> None:
@@ -212,6 +235,11 @@ class CompiledFunction:
             if what is not None:
                 raise RuntimeError(f"SURESTEP_VERIFY_REPLAY: a replay of {self.name} would have been wrong: {what}")
         return result
+
+
+def _first_line(function: Any) -> frames.Line | None:
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return None if code is None else frames.Line(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def _first_difference(one: Any, other: Any) -> str:

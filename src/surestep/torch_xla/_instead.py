@@ -15,7 +15,6 @@ _BITS = "`torch_xla.amp.autocast` with dtype=torch.bfloat16"
 _LOADER = "`torch_xla.distributed.parallel_loader.MpDeviceLoader`"
 
 INSTEAD = {
-    "torch_xla.compile": _COMPILE,
     "torch_xla.experimental_compile": _COMPILE,
     "torch_xla._XLAC._flash_attention": _ATTENTION,
     "torch_xla._XLAC._get_graph_hash": _CACHE,

@@ -37,7 +37,7 @@ MODULES = frozenset(
 )
 
 NAMES = {
-    "torch_xla": {"_found_libtpu", "backends", "compile", "experimental_compile", "set_custom_compile_options"},
+    "torch_xla": {"_found_libtpu", "backends", "experimental_compile", "set_custom_compile_options"},
     "torch_xla._XLAC": {
         *("OpSharding", "ShardingType", "XlaShardingSpec", "_xla_mark_sharding", "_xla_mark_sharding_"),
         *("_flash_attention_backward", "_flash_attention_forward"),
