@@ -70,8 +70,8 @@ class Watch(TorchDispatchMode):
         super().__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
+        super().__exit__(exc_type, exc_val, exc_tb)
         self.stop()
         self.recorder.watch = None
         update.watched = xla_tensor.watched_roots = None

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-import threading
 import types
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, overload
-
 
 from surestep import settings
 from surestep.loop.boundaries import boundary
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
+from surestep.replay.binding import Entry, entry
 from surestep.replay.capture import Watch
-from surestep.replay.plan import Entry, Plan, entry
+from surestep.replay.plan import Plan
+from surestep.replay.scope import Scope, inside
 from surestep.replay.signature import Arguments, as_values, described
 from surestep.replay.values import NotReplayable
 from surestep.replay.walk import follow
@@ -28,11 +27,6 @@ _PAUSE = 50  # calls until the next proof is tried; doubled each time
 _MISSES = 8  # calls in a row whose guards may fail
 _SIGNATURES = 64  # that may fail before no other is tried
 _PROGRAMS = 1_000  # that are told apart
-_inside = threading.local()
-
-
-class GraphBreak(RuntimeError):
-    """Something inside a ``compile(full_graph=True)`` would have cut its program in two."""
 
 
 class Failed:
@@ -71,7 +65,7 @@ class CompiledFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Replays the step, or runs its Python and records it."""
-        if getattr(_inside, "depth", 0):
+        if inside():
             return self.function(*args, **kwargs)  # part of the step around it
         arguments = Arguments(args, kwargs)
         plans = self.plans.get(arguments.key)
@@ -108,6 +102,7 @@ class CompiledFunction:
 
     def _record(self, arguments: Arguments, args: tuple, kwargs: dict[str, Any]) -> Any:
         if len(self.failures) > _SIGNATURES or self._resting(arguments):
+            self.waiting.pop(arguments.key, None)
             return self._plain(arguments, args, kwargs)
         try:
             guards = follow(self.function, *as_values(args, kwargs))
@@ -195,7 +190,6 @@ class CompiledFunction:
 
     def _give_up(self, arguments: Arguments, error: NotReplayable) -> None:
         self.last = error
-        self.waiting.pop(arguments.key, None)
         failed = self.failures.setdefault(arguments.key, Failed())
         failed.count, failed.rest, failed.pause = _TRIES, failed.pause, 2 * failed.pause
         if not self.told:
@@ -210,12 +204,11 @@ class CompiledFunction:
             return
         if self.limit is not None and len(self.programs) >= self.limit:
             before, line = list(self.programs.values())[-1]
-            raise RuntimeError(
-                f"{self.name} would need more than max_different_graphs={self.limit} programs: {described(before, arguments.key)}"
-                if before != arguments.key
-                else f"{self.name} would need more than max_different_graphs={self.limit} programs: with the same arguments it recorded other "
-                f"operations than before (last at {line}): {_first_difference(list(self.programs)[-1], place)}"
-            )
+            why = described(before, arguments.key)
+            if before == arguments.key:
+                what = _first_difference(list(self.programs)[-1], place)
+                why = f"with the same arguments it recorded other operations than before (last at {line}): {what}"
+            raise RuntimeError(f"{self.name} would need more than max_different_graphs={self.limit} programs: {why}")
         if len(self.programs) < _PROGRAMS:
             self.programs[place] = (arguments.key, frames.user_line())
 
@@ -251,68 +244,6 @@ def _first_difference(one: Any, other: Any) -> str:
 
 def _operation(record: Any) -> str:
     return str(getattr(record, "operation", type(record).__name__.lower()))
-
-
-class Scope:
-    """The boundaries around a compiled call, and what is forbidden inside."""
-
-    def __init__(self, name: str, full_graph: bool, options: Mapping[str, Any] | None):
-        self.name = name
-        self.full_graph = full_graph
-        self.options = tuple(sorted((options or {}).items()))
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """One program: a boundary before, one after, none of ``optimizer.step()``'s in between."""
-        recorders = devices.recorders()
-        boundary(Cause.STEP_ENTRY)
-        before = [(recorder.options, recorder.sealed) for recorder in recorders]
-        _inside.depth = getattr(_inside, "depth", 0) + 1
-        for recorder in recorders:
-            recorder.in_step += 1
-            recorder.options = self.options
-            if self.full_graph:
-                recorder.sealed = self._refuse
-        try:
-            yield
-        finally:
-            _inside.depth -= 1
-            for recorder, (_, sealed) in zip(recorders, before, strict=True):
-                recorder.in_step -= 1
-                recorder.sealed = sealed
-            try:
-                boundary(Cause.CLOSURE)
-            finally:
-                for recorder, (options, _) in zip(recorders, before, strict=True):
-                    recorder.options = options
-
-    def _refuse(self, cause: Cause) -> None:
-        line = frames.user_line()
-        raise GraphBreak(
-            f"{self.name} was compiled with full_graph=True, but {_BREAKS.get(cause, cause.value)} at {line or 'no line of yours'}. {_INSTEAD.get(cause, '')}".rstrip()
-        )
-
-
-_BREAKS = {
-    Cause.VALUE: "a value is read",
-    Cause.PRINT: "a tensor is printed",
-    Cause.FALLBACK: "an operation runs on the host",
-    Cause.SHAPE: "a shape depends on values",
-    Cause.SYNC: "there is a sync()",
-    Cause.STEP_ENTRY: "there is a step()",
-    Cause.TRANSFER: "a tensor goes to another device",
-    Cause.LIMIT: "too much is recorded",
-}
-_INSTEAD = {
-    Cause.VALUE: "Return the tensor and read it after the call; or use torch.where for a branch.",
-    Cause.PRINT: "Return the tensor and print it after the call.",
-    Cause.FALLBACK: "Write it with operations that the device has (docs/operators.md), or leave full_graph out.",
-    Cause.SHAPE: "A mask (torch.where) or a fixed size (topk, padding) keeps it one program.",
-    Cause.SYNC: "The end of the compiled function is a boundary: leave the sync() out.",
-    Cause.STEP_ENTRY: "The compiled function is one step already: leave the step() out.",
-    Cause.TRANSFER: "Move it after the call.",
-    Cause.LIMIT: "Compile a smaller part.",
-}
 
 
 @overload
@@ -394,30 +325,3 @@ class _Block:
 
     def __exit__(self, *error: Any) -> Any:
         return self.open.pop().__exit__(*error)
-
-
-def explain(function: Any) -> str:
-    """What a compiled function does at its next calls, in words: its programs, whether they are replayed, under which guards, and if not, why."""
-    if isinstance(function, types.MethodType):
-        function = function.__func__
-    if not isinstance(function, CompiledFunction):
-        raise TypeError(f"explain() takes what compile() returned, not {function!r}")
-    lines = [f"{function.name}: {len(function.programs)} program(s), {function.recorded} call(s) recorded"]
-    for plans in function.plans.values():
-        for plan in plans:
-            guards = plan.guards
-            lines.append(
-                f"  replayed {plan.runs} time(s) as {plan.program.name if plan.program else '?'}: {len(plan.kept)} tensors from outside, "
-                f"{plan.count_arguments} from arguments"
-            )
-            lines.append(
-                f"    guards: {sum(len(keys) for _, keys, _ in guards.items.values())} attributes and variables, {len(guards.tensors)} tensors, "
-                f"{len(guards.optimizers)} optimizer(s), {len(guards.codes)} function(s)"
-            )
-            changed = plan.changed()
-            lines.append(f"    now: {'holds' if changed is None else changed}")
-    if not function.plans:
-        lines.append("  not replayed" if function.last is None else f"  not replayed: {function.last}")
-    elif function.last is not None:
-        lines.append(f"  last recorded because: {function.last}")
-    return "\n".join(lines)

@@ -1,5 +1,5 @@
-"""Following a step's code without running it: whatever it reads from outside is noted as a guard, and whatever could make one call differ from
-the next by more than tensors' values is refused.
+"""Following a step's code without running it: whatever it reads from outside is noted as a guard, and whatever could make one call differ
+from the next by more than tensors' values is refused.
 
 It is an abstract interpretation of the syntax tree, from the objects that the function can see. Nothing is evaluated that could have an
 effect. A branch on something that isn't known is followed both ways.
@@ -8,6 +8,7 @@ effect. A branch on something that isn't known is followed both ways.
 from __future__ import annotations
 
 import ast
+import copy
 import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -78,8 +79,10 @@ class Walk:
         """What a Python function returns for these arguments."""
         node = definition(function.__code__)
         frame = Frame(function.__code__.co_filename, function, owner=owner)
-        defaults = [Known(value, f"{function.__name__}'s default") for value in function.__defaults__ or ()]
-        named = {name: Known(value, f"{function.__name__}'s default") for name, value in (function.__kwdefaults__ or {}).items()}
+        defaults: list[Value] = [Known(value, f"{function.__name__}'s default") for value in function.__defaults__ or ()]
+        named: dict[str, Value] = {
+            name: Known(value, f"{function.__name__}'s default") for name, value in (function.__kwdefaults__ or {}).items()
+        }
         return self.call(node, frame, args, kwargs, defaults, named)
 
     def local(self, function: Local, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -102,6 +105,7 @@ class Walk:
         defaults: list[Value],
         named: dict[str, Value],
     ) -> Value:
+        """Follows a function's body with its parameters bound; gives what it returns."""
         self.depth += 1
         if self.depth > _DEPTH:
             raise self.refuse(frame, node, "the calls go too deep to be followed")
@@ -129,6 +133,7 @@ class Walk:
     # Statements. Each takes the names before it, and gives those after it; None where it isn't left by the end.
 
     def block(self, frame: Frame, statements: Iterable[ast.stmt], names: Names | None) -> Names | None:
+        """Statements, one after the other."""
         for statement in statements:
             if names is None:
                 return None
@@ -176,8 +181,7 @@ class Walk:
         return frame.names
 
     def _augassign(self, frame: Frame, node: ast.AugAssign) -> Names:
-        target: Any = ast.copy_location(_as_load(node.target), node.target)
-        before = expressions.evaluate(self, frame, target)
+        before = expressions.evaluate(self, frame, _as_load(node.target))
         operand = expressions.evaluate(self, frame, node.value)
         if expressions.is_tensor(before):
             self.store(frame, node.target, before, in_place=True)  # the tensor itself is changed, and stays where it is
@@ -201,7 +205,8 @@ class Walk:
         raise self.refuse(
             frame,
             node,
-            f"`{ast.unparse(node)}`: the call changes a variable that outlives it. Return the value, or keep it in a tensor that is written in place",
+            f"`{ast.unparse(node)}`: the call changes a variable that outlives it. Return the value, or keep it in a tensor that is "
+            f"written in place",
         )
 
     _nonlocal = _global
@@ -335,9 +340,9 @@ class Walk:
                     expressions.set_item(container, key, value)
         elif isinstance(target, ast.Attribute):
             holder = expressions.evaluate(self, frame, target.value)
-            if not in_place and not (isinstance(holder, New) and holder.owned and holder.type is object):
-                if not self._kept_attribute(holder, target.attr, value):
-                    self._refuse_attribute(frame, target, value, holder)
+            own = isinstance(holder, New) and holder.owned and holder.type is object
+            if not in_place and not own and not self._kept_attribute(holder, target.attr, value):
+                self._refuse_attribute(frame, target, value, holder)
         else:
             raise self.refuse(frame, target, f"`{ast.unparse(target)}` is not followed as a target")
 
@@ -439,8 +444,9 @@ def _own(function: ast.FunctionDef) -> Iterable[ast.AST]:
 
 
 def _as_load(target: ast.expr) -> ast.expr:
-    fields = dict(ast.iter_fields(target))
-    return type(target)(**{**fields, "ctx": ast.Load()})
+    loaded: Any = copy.copy(target)
+    loaded.ctx = ast.Load()
+    return loaded
 
 
 def _bound(
