@@ -20,6 +20,16 @@ def inside() -> bool:
     return bool(getattr(_inside, "depth", 0))
 
 
+def set_custom_compile_options(options: Mapping[str, Any]) -> None:
+    """XLA's own options for all programs that are built from now on; ``compile(custom_compile_options=...)`` has its own."""
+    for recorder in devices.recorders():
+        recorder.options = _as_tuple(options)
+
+
+def _as_tuple(options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(options.items()))
+
+
 class GraphBreak(RuntimeError):
     """Something inside a ``compile(full_graph=True)`` would have cut its program in two."""
 
@@ -30,7 +40,7 @@ class Scope:
     def __init__(self, name: str, full_graph: bool, options: Mapping[str, Any] | None):
         self.name = name
         self.full_graph = full_graph
-        self.options = tuple(sorted((options or {}).items()))
+        self.options = None if options is None else _as_tuple(options)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -41,7 +51,7 @@ class Scope:
         _inside.depth = getattr(_inside, "depth", 0) + 1
         for recorder in recorders:
             recorder.in_step += 1
-            recorder.options = self.options
+            recorder.options = recorder.options if self.options is None else self.options
             if self.full_graph:
                 recorder.sealed = self._refuse
         try:
