@@ -2,8 +2,8 @@
 
     surestep run examples/compiled.py
 
-The first calls run the function's Python and are recorded. Once it is proven that a call does the same again, the later ones run the program
-without the Python. The learning rate changes all the while, and the smaller last batch is a second program.
+The first calls run the function's Python and are recorded. Once it is proven that a call does the same again, the later ones run the
+program without the Python. The learning rate changes all the while, and the smaller last batch is a second program.
 """
 
 import argparse
