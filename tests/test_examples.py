@@ -98,4 +98,4 @@ def test_compiled(tmp_path):
     lines, found = run("compiled.py", "--epochs", "3", cwd=tmp_path)
     assert (found["steps"], found["replays"]) == (87, 87 - 5)
     assert found["implicit_boundaries"] == []
-    assert float(lines[-1].split("right ")[1].rstrip("%")) > 90
+    assert float(lines[-1].split("right ")[1].rstrip("%")) > 85
