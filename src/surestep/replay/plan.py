@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_unflatten
 
 from surestep.execute import transfer
 from surestep.execute.interrupts import Held
-from surestep.execute.program import Program
+from surestep.execute.program import Program, numbers_to_device
 from surestep.loop.updates import flags_of, numbers_of
 from surestep.observe import events
 from surestep.replay.binding import Binding, Entry, Result
@@ -155,7 +155,7 @@ class Plan(Binding):
             for numbers in self.numbers:
                 self.floats[numbers.position : numbers.position + numbers.count] = numbers_of(numbers.rule, numbers.group)
             self.seen = [value for values in self.group_values for value in values]
-            self.float_array = transfer.numbers_to_device(self.floats, self.recorder.device)
+            self.float_array = numbers_to_device(self.floats, self.recorder.device)
         return self.float_array
 
     def _ints(self) -> Any:
@@ -168,7 +168,7 @@ class Plan(Binding):
                 ints[draw.position + 1] = stream.offset
             return ints
         if self.int_array is None:
-            self.int_array = transfer.numbers_to_device(self.ints, self.recorder.device)
+            self.int_array = numbers_to_device(self.ints, self.recorder.device)
         return self.int_array
 
     def run(self, arguments: Arguments, inputs: tuple[list[Any], Any, Any]) -> Any:

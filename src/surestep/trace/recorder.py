@@ -265,7 +265,8 @@ class Recorder:
             start = time.perf_counter()
             with Held():
                 try:
-                    arrays = program(self.leaves, np.array(self.floats, np.float64), np.array(self.ints, np.int64))
+                    numbers = program.with_numbers(np.array(self.floats, np.float64), np.array(self.ints, np.int64))
+                    arrays = program(self.leaves, *numbers)
                 except BaseException as error:
                     self._lose(live, program, line, error)
                     raise
