@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from surestep.replay import attributes, calls, expressions
+from surestep.replay import attributes, calls, expressions, parameters, stores
 from surestep.replay.guards import Guards
 from surestep.replay.known import managers
 from surestep.replay.source import definition
@@ -109,7 +109,7 @@ class Walk:
         self.depth += 1
         if self.depth > _DEPTH:
             raise self.refuse(frame, node, "the calls go too deep to be followed")
-        frame.names = _bound(self, frame, node, args, kwargs, defaults, named)
+        frame.names = parameters.bound(self, frame, node, args, kwargs, defaults, named)
         try:
             if isinstance(node, ast.Lambda):
                 return expressions.evaluate(self, frame, node.body)
@@ -172,25 +172,25 @@ class Walk:
     def _assign(self, frame: Frame, node: ast.Assign) -> Names:
         value = expressions.evaluate(self, frame, node.value)
         for target in node.targets:
-            self.store(frame, target, value)
+            stores.store(self, frame, target, value)
         return frame.names
 
     def _annassign(self, frame: Frame, node: ast.AnnAssign) -> Names:
         if node.value is not None:
-            self.store(frame, node.target, expressions.evaluate(self, frame, node.value))
+            stores.store(self, frame, node.target, expressions.evaluate(self, frame, node.value))
         return frame.names
 
     def _augassign(self, frame: Frame, node: ast.AugAssign) -> Names:
         before = expressions.evaluate(self, frame, _as_load(node.target))
         operand = expressions.evaluate(self, frame, node.value)
         if expressions.is_tensor(before):
-            self.store(frame, node.target, before, in_place=True)  # the tensor itself is changed, and stays where it is
+            stores.store(self, frame, node.target, before, in_place=True)  # the tensor itself is changed, and stays where it is
         elif isinstance(before, New) and before.type is list:
             expressions.require_owned(before)
             extra = attributes.iterate(self, operand)
             before.items = None if before.items is None or extra is None else before.items + extra
         else:
-            self.store(frame, node.target, expressions.binary(node.op, before, operand))
+            stores.store(self, frame, node.target, expressions.binary(node.op, before, operand))
         return frame.names
 
     def _delete(self, frame: Frame, node: ast.Delete) -> Names:
@@ -255,11 +255,11 @@ class Walk:
                 if names is None:
                     break
                 frame.names = names
-                self.store(frame, node.target, item)
+                stores.store(self, frame, node.target, item)
                 names = _joined(self.block(frame, node.body, frame.names), *frame.continues[-1])
                 frame.continues[-1].clear()
         else:
-            names = self._repeated(frame, node.body, lambda: self.store(frame, node.target, attributes.element(self, source)))
+            names = self._repeated(frame, node.body, lambda: stores.store(self, frame, node.target, attributes.element(self, source)))
         return self._after_loop(frame, names, node.orelse)
 
     def _while(self, frame: Frame, node: ast.While) -> Names | None:
@@ -302,7 +302,7 @@ class Walk:
         for item in node.items:
             manager = self._manager(frame, item.context_expr)
             if item.optional_vars is not None:
-                self.store(frame, item.optional_vars, manager)
+                stores.store(self, frame, item.optional_vars, manager)
         return self.block(frame, node.body, frame.names)
 
     def _manager(self, frame: Frame, node: ast.expr) -> Value:
@@ -321,93 +321,6 @@ class Walk:
         names = self.block(frame, node.body, frame.names)
         names = self.block(frame, node.orelse, names)
         return self.block(frame, node.finalbody, names)
-
-    # Stores
-
-    def store(self, frame: Frame, target: ast.expr, value: Value, in_place: bool = False) -> None:
-        """``target = value``. Names are the call's own; what else is written to must be the call's own too, or a tensor."""
-        if isinstance(target, ast.Name):
-            frame.names = {**frame.names, target.id: value}
-        elif isinstance(target, (ast.Tuple, ast.List)):
-            self._unpack(frame, target, value)
-        elif isinstance(target, ast.Subscript):
-            container = expressions.evaluate(self, frame, target.value)
-            if expressions.is_tensor(container):
-                expressions.evaluate(self, frame, target.slice)
-            elif not in_place:
-                key = expressions.evaluate(self, frame, target.slice)
-                if not self._kept(container, key, value):
-                    expressions.set_item(container, key, value)
-        elif isinstance(target, ast.Attribute):
-            holder = expressions.evaluate(self, frame, target.value)
-            own = isinstance(holder, New) and holder.owned and holder.type is object
-            if not in_place and not own and not self._kept_attribute(holder, target.attr, value):
-                self._refuse_attribute(frame, target, value, holder)
-        else:
-            raise self.refuse(frame, target, f"`{ast.unparse(target)}` is not followed as a target")
-
-    def _kept(self, container: Value, key: Value, value: Value) -> bool:
-        """``last[0] = loss``: a tensor of this call that is kept in a list or dict from outside. A replay keeps its own there."""
-        if self.branches or not isinstance(container, Known) or type(container.object) not in (list, dict):
-            return False
-        if (
-            not isinstance(value, New)
-            or value.type not in (None, torch.Tensor)
-            or not isinstance(key, Known)
-            or type(key.object) not in (int, str)
-        ):
-            return False
-        self._keep(container.object, key.object, value)
-        return True
-
-    def _kept_attribute(self, holder: Value, name: str, value: Value) -> bool:
-        """``self.loss = loss``: the same for a plain attribute."""
-        if self.branches or not isinstance(holder, Known) or not isinstance(value, New) or value.type not in (None, torch.Tensor):
-            return False
-        kind = type(holder.object)
-        simple = kind.__setattr__ is object.__setattr__ or kind.__setattr__ is torch.nn.Module.__setattr__
-        if not simple or hasattr(kind, name) or name not in getattr(holder.object, "__dict__", ()):
-            return False
-        self.guards.type(holder.object)
-        self._keep(vars(holder.object), name, value)
-        return True
-
-    def _keep(self, container: Any, key: Any, value: New) -> None:
-        self.guards.keep(container, key)
-        self.kept[id(container), key] = value  # which is what the call finds there from now on
-
-    def _refuse_attribute(self, frame: Frame, target: ast.Attribute, value: Value, holder: Value) -> None:
-        text = ast.unparse(target)
-        if expressions.is_tensor(holder) and target.attr == "grad" and isinstance(value, Known) and value.object is None:
-            return  # what zero_grad does: the gradients are looked at after the call
-        if expressions.is_tensor(value):
-            raise self.refuse(
-                frame,
-                target,
-                f"{text} keeps a tensor of this call in a way that is not followed. Return it, or write it in place (`{text}.copy_(...)`)",
-            )
-        raise self.refuse(
-            frame,
-            target,
-            f"{text} is changed: Python's state must be the same at each call. Keep it in a tensor, or change it outside of the step",
-        )
-
-    def _unpack(self, frame: Frame, target: ast.Tuple | ast.List, value: Value) -> None:
-        items = attributes.iterate(self, value)
-        starred = [position for position, each in enumerate(target.elts) if isinstance(each, ast.Starred)]
-        if items is None:
-            for each in target.elts:
-                inner = each.value if isinstance(each, ast.Starred) else each
-                self.store(frame, inner, New(list) if isinstance(each, ast.Starred) else attributes.element(self, value))
-            return
-        if starred:
-            middle = starred[0]
-            after = len(target.elts) - middle - 1
-            items = [*items[:middle], New(list, items[middle : len(items) - after]), *items[len(items) - after :]]
-        if len(items) != len(target.elts):
-            raise NotReplayable("the number of values to unpack is wrong")
-        for each, item in zip(target.elts, items, strict=True):
-            self.store(frame, each.value if isinstance(each, ast.Starred) else each, item)
 
 
 def _joined(*ways: Names | None) -> Names | None:
@@ -447,42 +360,6 @@ def _as_load(target: ast.expr) -> ast.expr:
     loaded: Any = copy.copy(target)
     loaded.ctx = ast.Load()
     return loaded
-
-
-def _bound(
-    walk: Walk,
-    frame: Frame,
-    node: ast.FunctionDef | ast.Lambda,
-    args: list[Value],
-    kwargs: dict[str, Value],
-    defaults: list[Value],
-    named: dict[str, Value],
-) -> Names:
-    """The parameters' values, as Python binds them."""
-    wanted = node.args
-    positional = [argument.arg for argument in (*wanted.posonlyargs, *wanted.args)]
-    names: Names = dict(zip(positional, args, strict=False))
-    extra = args[len(positional) :]
-    if extra and wanted.vararg is None:
-        raise walk.refuse(frame, node, "a function gets too many arguments")
-    if wanted.vararg is not None:
-        names[wanted.vararg.arg] = New(tuple, list(extra))
-    rest = dict(kwargs)
-    for name in (*positional, *(argument.arg for argument in wanted.kwonlyargs)):
-        if name in rest:
-            names[name] = rest.pop(name)
-    if rest and wanted.kwarg is None:
-        raise walk.refuse(frame, node, f"a function gets an unknown argument {next(iter(rest))!r}")
-    if wanted.kwarg is not None:
-        names[wanted.kwarg.arg] = New(dict, rest)
-    for name, value in zip(reversed(positional), reversed(defaults), strict=False):
-        names.setdefault(name, value)
-    for name, value in named.items():
-        names.setdefault(name, value)
-    missing = [name for name in (*positional, *(argument.arg for argument in wanted.kwonlyargs)) if name not in names]
-    if missing:
-        raise walk.refuse(frame, node, f"a function misses its argument {missing[0]!r}")
-    return names
 
 
 def follow(function: Any, args: list[Value], kwargs: dict[str, Value]) -> Guards:
