@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -27,12 +28,13 @@ class Input(NamedTuple):
 class Program:
     """A compiled trace. ``donated`` are the positions of the leaves whose memory the outputs reuse."""
 
-    __slots__ = ("device", "donated", "executable", "name", "numbers", "outputs", "sent", "uses")
+    __slots__ = ("device", "donated", "executable", "name", "numbers", "outputs", "sent", "smallest", "uses")
 
-    def __init__(self, name: str, executable: Any, outputs: tuple[int, ...], donated: frozenset[int], device: int):
+    def __init__(self, name: str, executable: Any, outputs: Sequence[tuple[int, Input]], donated: frozenset[int], device: int):
         self.name = name
         self.executable = executable
-        self.outputs = outputs
+        self.outputs = tuple(index for index, _ in outputs)
+        self.smallest = min(range(len(outputs)), key=lambda position: math.prod(outputs[position][1].shape))  # by which a run is waited for
         self.donated = donated
         self.uses = 0
         self.device = device
@@ -91,7 +93,7 @@ def build(
     events.emit(
         "compile", line, program=name, lower_seconds=middle - start, compile_seconds=end - middle, outputs=len(outputs), leaves=len(leaves)
     )
-    return Program(name, executable, tuple(index for index, _ in outputs), frozenset(donated), device)
+    return Program(name, executable, outputs, frozenset(donated), device)
 
 
 def _matching(leaves: Sequence[Input], outputs: Sequence[Input], donatable: Sequence[int]) -> set[int]:

@@ -177,12 +177,14 @@ class Plan(Binding):
         assert program is not None
         tensors = arguments.tensors
         start = time.perf_counter()
+        self.recorder.running.check()
         with Held():
             try:
                 arrays = program(*inputs)
             except BaseException as error:
                 self._lost(inputs[0], tensors, error)
                 raise
+            self.recorder.running.add(arrays[program.smallest], program.name)
             for position, storage in self.to_kept:
                 storage.array = arrays[position]
             for position, number in self.to_argument:

@@ -18,6 +18,7 @@ import numpy as np
 
 from surestep.execute import dtypes
 from surestep.execute.interrupts import Held, start
+from surestep.execute.running import Running
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
 from surestep.trace.layout import Layout
@@ -50,6 +51,7 @@ class Recorder:
         self.sealed: Callable[[Cause], None] | None = None  # raises where the user said that there shall be no boundary
         self.options: tuple[tuple[str, Any], ...] = ()  # XLA's, for the programs that are built now
         self.watch: Callable[[], None] | None = None  # is called before each operation that is recorded
+        self.running = Running()
         self.ran: Program | None = None  # by the last cut
         self.compiling: dict[tuple[Place, Any], Future[Program]] = {}
         self.sites: dict[tuple[int, int], tuple[int, tuple, bool]] = {}  # by line of code: the trace, the floats, whether others before
@@ -256,6 +258,7 @@ class Recorder:
         if self.sealed is not None:
             self.sealed(cause)
         with LOCK:
+            self.running.check()
             live = self.pending()
             if not live:
                 self.begin()
@@ -270,6 +273,7 @@ class Recorder:
                 except BaseException as error:
                     self._lose(live, program, line, error)
                     raise
+                self.running.add(arrays[program.smallest], program.name)
                 for index, array in zip(program.outputs, arrays, strict=True):
                     storage = live.get(index)
                     if storage is not None:
