@@ -103,5 +103,20 @@ def rule(code: str) -> None:
     click.echo(documentation(RULES[code.upper()]), nl=False)
 
 
+@main.command(context_settings=_CONTEXT)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--to", "target", type=click.Choice(["torch_xla", "surestep"]), default="torch_xla", show_default=True, help="Whose names to write.")
+@click.option("--write", is_flag=True, help="Write the files. Without it, a diff is shown.")
+def migrate(paths: tuple[str, ...], target: str, write: bool) -> None:
+    """Rewrites torch_xla's old names to its modern ones (2.9), or to surestep's own.
+
+    What can't be proved to be the same is left, with a comment. Exit code 0: nothing to do, or written; 1: a diff was shown; 2: a file
+    couldn't be read.
+    """
+    from surestep.cli.migrate import migrate as run_migrate
+
+    sys.exit(run_migrate(list(paths), target, write))
+
+
 def _codes(given: str | None) -> tuple[str, ...]:
     return tuple(code.strip().upper() for code in given.split(",") if code.strip()) if given else ()

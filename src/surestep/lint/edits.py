@@ -61,7 +61,23 @@ def delete_statement(program: Program, statement: ast.stmt) -> Edit | None:
     parent = program.parents[statement]
     if any(getattr(parent, name, None) == [statement] for name in ("body", "orelse", "finalbody")):
         return Edit(start, end, "pass")
-    return Edit(line_start, end + rest.end(), "")
+    stop = end + rest.end()
+    for _, begin, last in source.cells:
+        if begin <= line_start <= last < stop:  # the last line of a notebook's cell takes the line break before it
+            return Edit(max(begin, line_start - 1), last, "")
+    return Edit(line_start, stop, "")
+
+
+def after_line(source: Source, line: int, text: str) -> Edit:
+    """A line of text behind another."""
+    end = source.starts[line - 1] + len(source.lines[line - 1])
+    return Edit(end, end, ("\r\n" if "\r\n" in source.text else "\n") + text)
+
+
+def margin(source: Source, node: ast.stmt) -> str | None:
+    """The white space before a statement; None if something else is on the line before it."""
+    before = source.lines[first_line(node) - 1][: source.offset(node.lineno, node.col_offset) - source.starts[node.lineno - 1]]
+    return None if before.strip() else before
 
 
 def indent(source: Source, statements: list[ast.stmt], by: str) -> list[Edit]:

@@ -38,6 +38,7 @@ RULES: dict[str, type[Rule]] = {
         old_names.DeprecatedName,
         old_names.RemovedName,
         old_names.RemovedVariable,
+        old_names.BothPackages,
     )
 }
 

@@ -9,6 +9,7 @@ from surestep.lint.deprecated import ENVIRONMENT, MODULES, NAMES, STRINGS, Old
 from surestep.lint.findings import Severity
 from surestep.lint.program import Program
 from surestep.lint.references import Reference, references
+from surestep.lint.rename import renamed
 from surestep.lint.rules.rule import Found, Rule
 
 
@@ -41,7 +42,8 @@ class DeprecatedName(Rule):
         """References to names that 2.9 still has."""
         for reference, old in _old(program):
             if not old.removed:
-                yield self.found(program, reference.node, _message(reference, old), severity=None if old.warns else Severity.NOTE)
+                severity = None if old.warns else Severity.NOTE
+                yield self.found(program, reference.node, _message(reference, old), renamed(program, reference, old), severity)
 
 
 class RemovedName(Rule):
@@ -62,7 +64,7 @@ class RemovedName(Rule):
         """References to names that 2.9 doesn't have."""
         for reference, old in _old(program):
             if old.removed:
-                yield self.found(program, reference.node, _message(reference, old))
+                yield self.found(program, reference.node, _message(reference, old), renamed(program, reference, old))
         for call in program.calls:
             if call.name == "torch.distributed.init_process_group":
                 for node in (*call.node.args, *(keyword.value for keyword in call.node.keywords)):
@@ -87,3 +89,23 @@ class RemovedVariable(Rule):
             if call.name in ("os.putenv", "os.environ.setdefault") and call.arguments and (old := ENVIRONMENT.get(call.arguments[0].text or "")):
                 node = call.node if call.name == "os.environ.setdefault" else program.statement(call.node.args[0])
                 yield self.found(program, node, f"{call.arguments[0].text} has no effect since torch_xla {old.removed}. {old.say}")
+
+
+class BothPackages(Rule):
+    """A script that imports surestep and torch_xla runs under `surestep run` only: plain Python has no torch_xla. What `surestep migrate --to surestep` has left is
+    listed here.
+    """
+
+    code = "XLA904"
+    name = "torch_xla-beside-surestep"
+    severity = Severity.NOTE
+    invalid = ("import surestep\nimport torch_xla.core.xla_model as xm\nsurestep.sync()\nxm.rendezvous('end')\n",)
+    valid = ("import surestep\nsurestep.sync()\n", "import torch_xla\ntorch_xla.sync()\n")
+
+    def check(self, program: Program) -> Found:
+        """Calls of torch_xla's functions in a file that imports surestep."""
+        if "surestep" not in program.imported:
+            return
+        for call in program.calls:
+            if (call.name or "").startswith("torch_xla."):
+                yield self.found(program, call.node, f"`{call.name}` isn't surestep's own: this needs `surestep run`.")
