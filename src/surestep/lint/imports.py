@@ -50,7 +50,7 @@ def spelled(program: Program, name: str) -> tuple[str, str | None]:
     if (alias := program.alias(module)) is not None:
         return f"{alias}.{last}", None
     short = ALIASES.get(module, module.partition(".")[0])
-    taken = short in _bound(program) and not (short == module.partition(".")[0] and program.alias(short) == short)
+    taken = (short in program.assigned or any(name == short for name, _ in program.imports)) and not (short == module.partition(".")[0] and program.alias(short) == short)
     if short in ALIASES.values() and taken:
         return name, module
     return (f"{short}.{last}" if module in ALIASES else name), module
@@ -62,45 +62,15 @@ def beside(program: Program, bound: str, module: str) -> list[Edit] | None:
     """
     line = import_line(module)
     new = ALIASES.get(module, module.partition(".")[0])
-    if any(name == new for name in _assigned(program)):
+    if new in program.assigned:
         return None
     edits = []
-    for statement in import_statements(program, bound):
+    for name, statement in program.imports:
+        if name != bound:
+            continue
         before = margin(program.source, statement)
         assert statement.end_lineno is not None
         if before is None or ";" in program.source.lines[statement.end_lineno - 1]:
             return None
         edits.append(after_line(program.source, statement.end_lineno, before + line))
     return edits or None
-
-
-def import_statements(program: Program, bound: str) -> list[ast.Import | ast.ImportFrom]:
-    """The imports of a file that bind a name."""
-    return [
-        node for node in ast.walk(program.tree) if isinstance(node, _BINDING) and any(bound_name(node, alias) == bound for alias in node.names)
-    ]
-
-
-def bound_name(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
-    """The name that an import gives."""
-    return alias.asname or (alias.name if isinstance(node, ast.ImportFrom) else alias.name.partition(".")[0])
-
-
-def _bound(program: Program) -> set[str]:
-    imported = {bound_name(node, alias) for node in ast.walk(program.tree) if isinstance(node, _BINDING) for alias in node.names}
-    return imported | _assigned(program)
-
-
-def _assigned(program: Program) -> set[str]:
-    """Names that are bound otherwise than by imports (``None`` aside, the usual stand-in where an import fails)."""
-    found: set[str] = set()
-    for node in ast.walk(program.tree):
-        if isinstance(node, ast.arg):
-            found.add(node.arg)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            parent = program.parents[node]
-            if not (isinstance(parent, ast.Assign) and isinstance(parent.value, ast.Constant) and parent.value.value is None):
-                found.add(node.id)
-    return found

@@ -180,6 +180,31 @@ class Program:
         """The node around each node."""
         return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
+    @cached_property
+    def assigned(self) -> set[str]:
+        """Names that are bound otherwise than by imports (``None`` aside, the usual stand-in where an import fails)."""
+        found: set[str] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.arg):
+                found.add(node.arg)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                parent = self.parents[node]
+                if not (isinstance(parent, ast.Assign) and isinstance(parent.value, ast.Constant) and parent.value.value is None):
+                    found.add(node.id)
+        return found
+
+    @cached_property
+    def imports(self) -> list[tuple[str, ast.Import | ast.ImportFrom]]:
+        """The names that imports bind, each with its statement."""
+        return [
+            (alias.asname or (alias.name if isinstance(node, ast.ImportFrom) else alias.name.partition(".")[0]), node)
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        ]
+
     def statement(self, node: ast.AST) -> ast.stmt:
         """The statement that an expression is in."""
         while not isinstance(node, ast.stmt):

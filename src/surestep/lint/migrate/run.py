@@ -36,24 +36,26 @@ def migrate(source: Source, target: str = "torch_xla") -> Migrated:
     """
     if not concerns(source.text):
         return Migrated(source, 0, 0)
-    changes = 0
-    for one in _SURESTEP if target == "surestep" else _TORCH_XLA:
-        source, count = _until_done(source, one)
-        changes += count
-    if changes:
-        for one in (unused.unused_imports, unused.repeated_imports):
-            source, _ = _until_done(source, one)
-    program = parse(source)
+    changes, program = 0, parse(source)
+    changed = True
+    while changed:  # an import that one pass adds may be what another waits for
+        before = changes
+        for one in _SURESTEP if target == "surestep" else _TORCH_XLA:
+            program, count = _until_done(program, one)
+            changes += count
+        changed = changes > before
+    for one in (unused.unused_imports, unused.repeated_imports) if changes else ():
+        program, _ = _until_done(program, one)
     marked = list(marks.marks(program, target))
-    return Migrated(edited(source, marked) if marked else source, changes, len(marked))
+    return Migrated(edited(program.source, marked) if marked else program.source, changes, len(marked))
 
 
-def _until_done(source: Source, one: Pass) -> tuple[Source, int]:
+def _until_done(program: Program, one: Pass) -> tuple[Program, int]:
     """A pass, again and again while it finds something."""
     changes = 0
     for _ in range(_ROUNDS):
         edits: list[Edit] = []
-        for fix in one(parse(source)):
+        for fix in one(program):
             if fix is None:
                 continue
             new = [edit for edit in fix.edits if edit not in edits]
@@ -62,5 +64,5 @@ def _until_done(source: Source, one: Pass) -> tuple[Source, int]:
                 changes += 1
         if not edits:
             break
-        source = edited(source, edits)
-    return source, changes
+        program = parse(edited(program.source, edits))
+    return program, changes

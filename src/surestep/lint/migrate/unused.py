@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from surestep.lint.edits import delete_statement, replace
 from surestep.lint.findings import Fix
-from surestep.lint.imports import bound_name
 from surestep.lint.program import Program
 
 # Importing these does something by itself.
@@ -48,7 +47,11 @@ def repeated_imports(program: Program) -> Iterator[Fix | None]:
 
 def _is_gone(node: ast.Import | ast.ImportFrom, alias: ast.alias, module: str, used: set[str]) -> bool:
     full = f"{module}.{alias.name}" if module else alias.name
-    return full.partition(".")[0] == "torch_xla" and full not in _FOR_EFFECT and alias.name != "*" and bound_name(node, alias) not in used
+    return full.partition(".")[0] == "torch_xla" and full not in _FOR_EFFECT and alias.name != "*" and _bound(node, alias) not in used
+
+
+def _bound(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
+    return alias.asname or (alias.name if isinstance(node, ast.ImportFrom) else alias.name.partition(".")[0])
 
 
 def _without(node: ast.Import | ast.ImportFrom, gone: list[ast.alias]) -> str:

@@ -37,7 +37,7 @@ RULES: dict[str, type[Rule]] = {
         precision.PinnedMemory,
         old_names.DeprecatedName,
         old_names.RemovedName,
-        old_names.RemovedVariable,
+        old_names.OldVariable,
         old_names.BothPackages,
     )
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from surestep.lint import vocabulary as names
 from surestep.lint.deprecated import ENVIRONMENT, MODULES, NAMES, STRINGS, Old
 from surestep.lint.findings import Severity
 from surestep.lint.program import Program
@@ -35,6 +36,8 @@ class DeprecatedName(Rule):
         "import torch_xla.core.xla_model as xm\nxm.mark_step()\n",
         "from torch_xla.core.xla_model import xla_device\ndevice = xla_device()\n",
         "import torch_xla.distributed.xla_multiprocessing as xmp\nif __name__ == '__main__':\n    xmp.spawn(train, args=())\n",
+        "import torch_xla.experimental.pjrt_backend\n",
+        "import torch.distributed as dist\nimport torch_xla\ndist.init_process_group('xla', init_method='pjrt://')\n",
     )
     valid = ("import torch_xla\ntorch_xla.sync()\ndevice = torch_xla.device()\n",)
 
@@ -44,6 +47,11 @@ class DeprecatedName(Rule):
             if not old.removed:
                 severity = None if old.warns else Severity.NOTE
                 yield self.found(program, reference.node, _message(reference, old), renamed(program, reference, old), severity)
+        for call in program.calls:
+            if call.name == "torch.distributed.init_process_group":
+                for node in (*call.node.args, *(keyword.value for keyword in call.node.keywords)):
+                    if isinstance(node, ast.Constant) and isinstance(node.value, str) and (old := STRINGS.get(node.value)) is not None:
+                        yield self.found(program, node, f"'{node.value}' is replaced since torch_xla {old.since}. {old.say}")
 
 
 class RemovedName(Rule):
@@ -55,8 +63,8 @@ class RemovedName(Rule):
     surestep = "the drop-in still has the functions that 2.9 removed; modules that are gone stay gone."
     invalid = (
         "import torch_xla.core.xla_model as xm\nprint(xm.xrt_world_size(), xm.get_ordinal())\n",
-        "import torch_xla.experimental.pjrt_backend\n",
-        "import torch.distributed as dist\nimport torch_xla\ndist.init_process_group('xla', init_method='pjrt://')\n",
+        "from torch_xla.experimental import pjrt\nprint(pjrt.global_ordinal())\n",
+        "import torch_xla.distributed.xla_multiprocessing as xmp\nif __name__ == '__main__':\n    xmp.spawn(train, args=(), nprocs=8)\n",
     )
     valid = ("import torch_xla.runtime as xr\nprint(xr.world_size(), xr.global_ordinal())\n",)
 
@@ -66,29 +74,40 @@ class RemovedName(Rule):
             if old.removed:
                 yield self.found(program, reference.node, _message(reference, old), renamed(program, reference, old))
         for call in program.calls:
-            if call.name == "torch.distributed.init_process_group":
-                for node in (*call.node.args, *(keyword.value for keyword in call.node.keywords)):
-                    if isinstance(node, ast.Constant) and isinstance(node.value, str) and (old := STRINGS.get(node.value)) is not None:
-                        yield self.found(program, node, f"'{node.value}' is replaced since torch_xla {old.since} and is gone since {old.removed}. {old.say}")
+            if call.name == f"{names.XMP}.spawn" and isinstance(count := call.keyword("nprocs"), ast.Constant) and count.value not in (None, 1):
+                message = f"`nprocs={count.value}` is a ValueError since torch_xla 2.0: the runtime says how many processes there are. Write: `torch_xla.launch(fn, args)`."
+                yield self.found(program, call.node, message)
 
 
-class RemovedVariable(Rule):
-    """An environment variable that torch_xla no longer reads. Setting it changes nothing, silently: `XLA_USE_BF16=1` leaves the model in float32."""
+class OldVariable(Rule):
+    """An environment variable that torch_xla no longer reads, or is about to drop. Setting one that is gone changes nothing, silently. `XLA_USE_BF16` and
+    `XLA_DOWNCAST_BF16` still work in 2.9, behind PyTorch's back: tensors that say float32 are bfloat16 on the device. Under surestep, tensors are
+    what they say.
+    """
 
     code = "XLA903"
-    name = "removed-variable"
+    name = "old-variable"
     invalid = (
         "import os\nos.environ['XLA_USE_BF16'] = '1'\nimport torch_xla\n",
         "import os\nos.environ.setdefault('XRT_TPU_CONFIG', 'localservice;0;localhost:51011')\nimport torch_xla\n",
     )
-    valid = ("import os\nos.environ['PJRT_DEVICE'] = 'TPU'\nimport torch_xla\n", "import os\nuse = os.environ.get('XLA_USE_BF16')\nimport torch_xla\n")
+    valid = (
+        "import os\nos.environ['PJRT_DEVICE'] = 'TPU'\nimport torch_xla\n",
+        "import os\nuse = os.environ.get('XLA_USE_BF16')\nos.environ['XLA_USE_BF16'] = '0'\nimport torch_xla\n",
+    )
 
     def check(self, program: Program) -> Found:
-        """Variables that are set."""
+        """Variables that are set, but to switch them off."""
         for call in program.calls:
-            if call.name in ("os.putenv", "os.environ.setdefault") and call.arguments and (old := ENVIRONMENT.get(call.arguments[0].text or "")):
+            if call.name not in ("os.putenv", "os.environ.setdefault") or len(call.arguments) < 2 or call.arguments[1].text in ("", "0"):
+                continue
+            old = ENVIRONMENT.get(call.arguments[0].text or "")
+            if old is not None:
+                gone = old.removed or self.target == "surestep"
+                since = f"has no effect since torch_xla {old.removed}" if old.removed else "has no effect under surestep"
+                what = since if gone else "makes tensors bfloat16 that say float32, and is to be dropped"
                 node = call.node if call.name == "os.environ.setdefault" else program.statement(call.node.args[0])
-                yield self.found(program, node, f"{call.arguments[0].text} has no effect since torch_xla {old.removed}. {old.say}")
+                yield self.found(program, node, f"{call.arguments[0].text} {what}. {old.say}")
 
 
 class BothPackages(Rule):
