@@ -1,4 +1,6 @@
-"""Random programs made of what rules and migrations look for: imports in all forms, loops, loaders, conditions, launches, and odd formatting."""
+"""Random programs made of what rules and migrations look for: imports in all forms, loops, loaders, conditions, launches, and odd
+formatting.
+"""
 
 from hypothesis import strategies as st
 

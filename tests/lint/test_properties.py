@@ -47,7 +47,10 @@ def test_migrate_parses_and_twice_is_once(text):
 @given(programs())
 def test_a_notebook_is_what_its_cells_are(text):
     assume(parses(text))
-    cells = [{"cell_type": "markdown", "source": ["# a title"]}, *({"cell_type": "code", "source": part} for part in (text, "%matplotlib inline\n!pip install x"))]
+    cells = [
+        {"cell_type": "markdown", "source": ["# a title"]},
+        *({"cell_type": "code", "source": part} for part in (text, "%matplotlib inline\n!pip install x")),
+    ]
     notebook = json.dumps({"cells": cells, "nbformat": 4}).encode()
     checked = check_file("random.ipynb", notebook, Selection(), fix=True, unsafe=True)
     assert checked.source is not None

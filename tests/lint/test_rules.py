@@ -65,7 +65,9 @@ def test_a_name_is_known_by_any_import(lines):
     assert {finding.code for finding in found(lines, select=("XLA9",))} == {"XLA901"}
 
 
-@pytest.mark.parametrize("lines", ["def xla(xm):\n    xm.mark_step()", "import myxla as xm\nxm.mark_step()", "from .xla_model import mark_step\nmark_step()"])
+@pytest.mark.parametrize(
+    "lines", ["def xla(xm):\n    xm.mark_step()", "import myxla as xm\nxm.mark_step()", "from .xla_model import mark_step\nmark_step()"]
+)
 def test_other_things_of_the_same_name_are_left_alone(lines):
     assert found(lines) == []
 

@@ -43,15 +43,21 @@ def test_the_patterns_are_clean(name):
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        ("XLA301", "import torch_xla\ndevice = torch_xla.device()\ndef _mp_fn(index):\n    pass\nif __name__ == '__main__':\n    torch_xla.launch(_mp_fn)\n"),
+        (
+            "XLA301",
+            "import torch_xla\ndevice = torch_xla.device()\ndef _mp_fn(index):\n    pass\nif __name__ == '__main__':\n    "
+            "torch_xla.launch(_mp_fn)\n",
+        ),
         (
             "XLA102",
-            "import torch_xla\nimport torch_xla.core.xla_model as xm\nfor batch in loader:\n    with torch_xla.step():\n        model(batch).backward()\n        xm.mark_step()\n",
+            "import torch_xla\nimport torch_xla.core.xla_model as xm\nfor batch in loader:\n    with torch_xla.step():\n        "
+            "model(batch).backward()\n        xm.mark_step()\n",
         ),
         ("XLA501", "import torch, torch_xla\nmodel = torch.nn.Linear(2, 2).to('xla')\ntorch.save(model.state_dict(), 'model.pt')\n"),
         (
             "XLA304",
-            "import torch_xla\ndef _mp_fn(index):\n    pass\nif __name__ == '__main__':\n    torch_xla.launch(_mp_fn)\n    device = torch_xla.device()\n",
+            "import torch_xla\ndef _mp_fn(index):\n    pass\nif __name__ == '__main__':\n    torch_xla.launch(_mp_fn)\n    device = "
+            "torch_xla.device()\n",
         ),
     ],
 )

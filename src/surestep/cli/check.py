@@ -17,7 +17,16 @@ from surestep.lint.rules import RULES
 
 
 def check(
-    paths: list[str], select: tuple[str, ...], ignore: tuple[str, ...], target: str | None, fix: bool, unsafe: bool, diff: bool, output: str, counts: bool, exit_zero: bool
+    paths: list[str],
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    target: str | None,
+    fix: bool,
+    unsafe: bool,
+    diff: bool,
+    output: str,
+    counts: bool,
+    exit_zero: bool,
 ) -> int:
     """Checks paths; returns the exit code: 0 clean, 1 findings (with ``diff``: changes), 2 errors."""
     report, changed = Report(), False
@@ -50,7 +59,7 @@ def _files(paths: list[str], select: tuple[str, ...], ignore: tuple[str, ...], t
         start = Path(os.path.abspath(path if path != "-" else "."))
         table = discovery.settings(start if start.is_dir() else start.parent)
         selection = Selection(_known(select or table.select or ("XLA",)), _known((*table.ignore, *ignore)), target or table.target)
-        found.update({file: selection for file in discovery.files([path], table.exclude, table.root)})
+        found.update(dict.fromkeys(discovery.files([path], table.exclude, table.root), selection))
     return list(found.items())
 
 

@@ -105,7 +105,9 @@ def rule(code: str) -> None:
 
 @main.command(context_settings=_CONTEXT)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--to", "target", type=click.Choice(["torch_xla", "surestep"]), default="torch_xla", show_default=True, help="Whose names to write.")
+@click.option(
+    "--to", "target", type=click.Choice(["torch_xla", "surestep"]), default="torch_xla", show_default=True, help="Whose names to write."
+)
 @click.option("--write", is_flag=True, help="Write the files. Without it, a diff is shown.")
 def migrate(paths: tuple[str, ...], target: str, write: bool) -> None:
     """Rewrites torch_xla's old names to its modern ones (2.9), or to surestep's own.

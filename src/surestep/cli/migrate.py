@@ -36,7 +36,9 @@ def migrate(paths: list[str], target: str, write: bool) -> int:
         else:
             click.echo(difference(path, before, after), nl=False)
     verb = "rewritten" if write else "to rewrite (--write does it)"
-    click.echo(f"{changed} file{'s' if changed != 1 else ''} {verb}, {marked} place{'s' if marked != 1 else ''} left with a comment.", err=True)
+    click.echo(
+        f"{changed} file{'s' if changed != 1 else ''} {verb}, {marked} place{'s' if marked != 1 else ''} left with a comment.", err=True
+    )
     return 2 if errors else int(bool(changed) and not write)
 
 

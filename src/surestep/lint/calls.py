@@ -36,15 +36,51 @@ if TYPE_CHECKING:
 
 _FACTORIES = frozenset(
     f"torch.{name}"
-    for name in (
-        "tensor zeros ones full empty rand randn randint arange linspace eye zeros_like ones_like rand_like randn_like full_like "
-        "empty_like as_tensor from_numpy normal randperm"
-    ).split()
+    for name in [
+        "tensor",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "rand",
+        "randn",
+        "randint",
+        "arange",
+        "linspace",
+        "eye",
+        "zeros_like",
+        "ones_like",
+        "rand_like",
+        "randn_like",
+        "full_like",
+        "empty_like",
+        "as_tensor",
+        "from_numpy",
+        "normal",
+        "randperm",
+    ]
 )
-_TO_HOST = frozenset("item tolist numpy cpu".split())
-_ABOUT = frozenset("size dim numel element_size stride type get_device is_contiguous data_ptr keys parameters_count is_floating_point".split())
-_BOOLEAN = frozenset("eq ne gt lt ge le isnan isinf isfinite logical_and logical_or logical_not bool".split())
-_PASS_THROUGH = frozenset("iter reversed sorted list tuple enumerate zip map filter next min max sum abs".split()) | {
+_TO_HOST = frozenset(["item", "tolist", "numpy", "cpu"])
+_ABOUT = frozenset(
+    [
+        "size",
+        "dim",
+        "numel",
+        "element_size",
+        "stride",
+        "type",
+        "get_device",
+        "is_contiguous",
+        "data_ptr",
+        "keys",
+        "parameters_count",
+        "is_floating_point",
+    ]
+)
+_BOOLEAN = frozenset(["eq", "ne", "gt", "lt", "ge", "le", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not", "bool"])
+_PASS_THROUGH = frozenset(
+    ["iter", "reversed", "sorted", "list", "tuple", "enumerate", "zip", "map", "filter", "next", "min", "max", "sum", "abs"]
+) | {
     "itertools.islice",
     "itertools.cycle",
     "itertools.chain",
@@ -52,7 +88,16 @@ _PASS_THROUGH = frozenset("iter reversed sorted list tuple enumerate zip map fil
     "copy.copy",
 }
 _TENSOR_LIBRARIES = ("torch.", "torch_xla.", "surestep.", "torchvision.ops.", "einops.")
-_NO_TENSOR = ("torch.is_", "torch.utils.", "torch.cuda.", "torch.save", "torch.manual_seed", "torch.distributed.", "torch.get_", "torch.set_")
+_NO_TENSOR = (
+    "torch.is_",
+    "torch.utils.",
+    "torch.cuda.",
+    "torch.save",
+    "torch.manual_seed",
+    "torch.distributed.",
+    "torch.get_",
+    "torch.set_",
+)
 _MODULE_MAKERS = ("torch.nn.", "torchvision.models.", "timm.create_model", "segmentation_models_pytorch.")
 
 
@@ -171,6 +216,8 @@ class Caller:
             return Value(tags=everything.tags, items=self._enumerated(name, call), origins=everything.origins)
         elif name == "range":
             tags = {COUNTER} if self._has_loop() else set()
+        elif name == "str" and call.node.args and isinstance(call.node.args[0], ast.Constant):
+            return Value(text=str(call.node.args[0].value))
         elif name in ("int", "float", "len", "bool", "str"):
             tags = ({DATA} if XLA in first or DATA in first else set()) | set(first.tags & {COUNTER, RANK})
         else:
@@ -181,7 +228,9 @@ class Caller:
         optimizing = name.startswith(("torch.optim.", "torch_xla.amp.syncfree.")) and "lr_scheduler" not in name
         if optimizing or name in names.SHARDED_OPTIMIZER or _last(name).endswith(("Optimizer", "AdamW", "Adafactor")):
             return Value(tags=frozenset({OPTIMIZER} | (everything.tags & {XLA})))
-        if name.startswith(_MODULE_MAKERS) and (_last(name)[:1].isupper() or name.startswith(_MODULE_MAKERS[1:])) or name.endswith("from_pretrained"):
+        if (name.startswith(_MODULE_MAKERS) and (_last(name)[:1].isupper() or name.startswith(_MODULE_MAKERS[1:]))) or name.endswith(
+            "from_pretrained"
+        ):
             return Value(tags=frozenset({MODULE}))
         if XLA in everything and name.startswith(_TENSOR_LIBRARIES) and not name.startswith(_NO_TENSOR):
             return Value(tags=frozenset({XLA, TENSOR} | ({BOOLEAN} if _last(name) in _BOOLEAN else set())))
@@ -225,7 +274,9 @@ class Caller:
 
     def _moved(self, call: Call, method: str) -> Value:
         """``x.to(device)``. A module is moved in place, so that the name it is called on changes too."""
-        to = merged([*call.arguments[:1], call.keywords.get("device", UNKNOWN)]) if method == "to" else Value(tags=frozenset({OTHER_DEVICE}))
+        to = (
+            merged([*call.arguments[:1], call.keywords.get("device", UNKNOWN)]) if method == "to" else Value(tags=frozenset({OTHER_DEVICE}))
+        )
         receiver, tags = call.receiver, to.device_tags
         if XLA_DEVICE in tags or XLA in to:
             result = receiver.having(XLA)
@@ -235,9 +286,9 @@ class Caller:
             return receiver
         assert isinstance(call.node.func, ast.Attribute)
         moved = call.node.func.value
-        if TENSOR not in receiver and LOADER not in receiver and isinstance(moved, ast.Name | ast.Attribute):
-            if MODULE in receiver or call.dropped:
-                self.at.assign(moved, result)
+        in_place = (MODULE in receiver or call.dropped) and TENSOR not in receiver and LOADER not in receiver
+        if in_place and isinstance(moved, ast.Name | ast.Attribute):
+            self.at.assign(moved, result)
         return result
 
     # -- iteration
@@ -305,4 +356,3 @@ def _is_loss(node: ast.expr) -> bool:
     """Loss functions are the one kind of thing that is told by its name, where it came as an argument or from another file."""
     last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
     return any(word in last.lower() for word in ("loss", "criterion"))
-

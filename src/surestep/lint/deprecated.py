@@ -1,7 +1,7 @@
 """What torch_xla has renamed or removed over its history: the table that `check` tells from and `migrate` rewrites by.
 
-``since``: the release that has the replacement, ``removed``: the first release without the old name ('2.9' where only that is known). What 2.9
-has and hasn't was read from its wheel.
+``since``: the release that has the replacement, ``removed``: the first release without the old name ('2.9' where only that is known).
+What 2.9 has and hasn't was read from its wheel.
 """
 
 from __future__ import annotations
@@ -55,10 +55,20 @@ NAMES: dict[str, Old] = {
     "torch_xla.core.xla_env_vars.HOST_ORDINAL": Old("Write: `torch_xla.runtime.process_index()`.", "2.1", "2.2"),
     **{
         f"{_PJRT}.{name}": _renamed(f"{_XR}.{name}", "2.1", "2.4")
-        for name in (
-            "global_ordinal local_ordinal world_size device_type set_device_type process_index process_count local_process_count "
-            "local_device_count addressable_device_count global_device_count host_index"
-        ).split()
+        for name in [
+            "global_ordinal",
+            "local_ordinal",
+            "world_size",
+            "device_type",
+            "set_device_type",
+            "process_index",
+            "process_count",
+            "local_process_count",
+            "local_device_count",
+            "addressable_device_count",
+            "global_device_count",
+            "host_index",
+        ]
     },
     f"{_PJRT}.using_pjrt": Old("There is no other runtime any more: leave the question out.", "2.1", "2.4"),
     f"{_PJRT}.xla_device": _renamed("torch_xla.device", "2.1", "2.4"),
@@ -66,7 +76,16 @@ NAMES: dict[str, Old] = {
     f"{_PJRT}.broadcast_master_param": _renamed(f"{_XM}.broadcast_master_param", "2.1", "2.4"),
     **{
         f"{_SHARDING}.{name}": _renamed(f"{_SPMD}.{name}", "2.2", "2.4")
-        for name in "Mesh HybridMesh mark_sharding clear_sharding ShardingSpec ShardingType XLAShardedTensor XLAPatchedLinear".split()
+        for name in [
+            "Mesh",
+            "HybridMesh",
+            "mark_sharding",
+            "clear_sharding",
+            "ShardingSpec",
+            "ShardingType",
+            "XLAShardedTensor",
+            "XLAPatchedLinear",
+        ]
     },
     "torch_xla.core.xla_model.xla_rendezvous": _renamed(f"{_XM}.rendezvous", "2.0", warns=False),
 }
@@ -77,7 +96,9 @@ MODULES: dict[str, Old] = {
     _SHARDING: Old("Write: `import torch_xla.distributed.spmd`.", "2.2", "2.4"),
     "torch_xla.experimental.xla_sharded_tensor": Old("Write: `import torch_xla.distributed.spmd`.", "2.2", "2.4"),
     "torch_xla.experimental.tpu": _renamed("torch_xla._internal.tpu", "2.1", "2.4"),
-    "torch_xla.distributed.data_parallel": Old("Threads in one process are no longer supported: write `torch_xla.launch(fn, args)`.", "2.0", warns=False),
+    "torch_xla.distributed.data_parallel": Old(
+        "Threads in one process are no longer supported: write `torch_xla.launch(fn, args)`.", "2.0", warns=False
+    ),
 }
 
 STRINGS: dict[str, Old] = {"pjrt://": Old("Write: `xla://`.", "2.1", new="xla://")}
@@ -93,9 +114,18 @@ ENVIRONMENT: dict[str, Old] = {
     "XLA_DOWNCAST_FP16": Old(_BF16, "2.5", "2.7"),
     **{
         name: Old(_RUNTIME, "2.0", "2.2")
-        for name in (
-            "XRT_TPU_CONFIG XRT_WORKERS XRT_DEVICE_MAP XRT_MESH_SERVICE_ADDRESS XRT_MULTI_PROCESSING_DEVICE XRT_SHARD_WORLD_SIZE "
-            "XRT_SHARD_ORDINAL XRT_HOST_WORLD_SIZE XRT_HOST_ORDINAL XRT_LOCAL_WORKER COLAB_TPU_ADDR"
-        ).split()
+        for name in [
+            "XRT_TPU_CONFIG",
+            "XRT_WORKERS",
+            "XRT_DEVICE_MAP",
+            "XRT_MESH_SERVICE_ADDRESS",
+            "XRT_MULTI_PROCESSING_DEVICE",
+            "XRT_SHARD_WORLD_SIZE",
+            "XRT_SHARD_ORDINAL",
+            "XRT_HOST_WORLD_SIZE",
+            "XRT_HOST_ORDINAL",
+            "XRT_LOCAL_WORKER",
+            "COLAB_TPU_ADDR",
+        ]
     },
 }

@@ -12,9 +12,27 @@ from typing import Any
 
 _SUFFIXES = (".py", ".pyi", ".ipynb")
 _SKIPPED = frozenset(
-    ".git .hg .svn .venv venv .tox .nox .mypy_cache .pytest_cache .ruff_cache __pycache__ node_modules build dist site-packages .ipynb_checkpoints .eggs".split()
+    [
+        ".git",
+        ".hg",
+        ".svn",
+        ".venv",
+        "venv",
+        ".tox",
+        ".nox",
+        ".mypy_cache",
+        ".pytest_cache",
+        ".ruff_cache",
+        "__pycache__",
+        "node_modules",
+        "build",
+        "dist",
+        "site-packages",
+        ".ipynb_checkpoints",
+        ".eggs",
+    ]
 )
-_KEYS = frozenset("select ignore target exclude".split())
+_KEYS = frozenset(["select", "ignore", "target", "exclude"])
 
 
 class SettingsError(Exception):
@@ -62,7 +80,11 @@ def _read(path: Path, table: dict[str, Any]) -> Settings:
     if target not in (None, "torch_xla", "surestep"):
         raise SettingsError(f"{path}: [tool.surestep.check] target is 'torch_xla' or 'surestep', not {target!r}")
     return Settings(
-        tuple(lists["select"]) if "select" in lists else None, tuple(lists.get("ignore", ())), target, tuple(lists.get("exclude", ())), path.parent
+        tuple(lists["select"]) if "select" in lists else None,
+        tuple(lists.get("ignore", ())),
+        target,
+        tuple(lists.get("exclude", ())),
+        path.parent,
     )
 
 
@@ -73,7 +95,9 @@ def files(paths: list[str], exclude: tuple[str, ...] = (), root: Path = Path()) 
             yield path
             continue
         for directory, names, found in os.walk(path):
-            names[:] = sorted(name for name in names if name not in _SKIPPED and not _excluded(os.path.join(directory, name), exclude, root))
+            names[:] = sorted(
+                name for name in names if name not in _SKIPPED and not _excluded(os.path.join(directory, name), exclude, root)
+            )
             for name in sorted(found):
                 full = os.path.join(directory, name)
                 if name.endswith(_SUFFIXES) and not _excluded(full, exclude, root):

@@ -39,7 +39,7 @@ def add_argument(source: Source, call: ast.Call, text: str) -> Edit:
 
 def remove_argument(source: Source, call: ast.Call, argument: ast.expr | ast.keyword) -> Edit:
     """A call without one of its arguments, and without the comma that goes with it."""
-    parts = sorted((span(source, part) for part in (*call.args, *call.keywords)))
+    parts = sorted(span(source, part) for part in (*call.args, *call.keywords))
     own = span(source, argument)
     index = parts.index(own)
     if index + 1 < len(parts):
@@ -111,7 +111,7 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
 def overlap(edits: Iterable[Edit], others: Iterable[Edit]) -> bool:
     """Whether some of the edits touch the same text."""
     taken = list(others)
-    return any(edit.start < other.end and other.start < edit.end or edit.start == other.start for edit in edits for other in taken)
+    return any((edit.start < other.end and other.start < edit.end) or edit.start == other.start for edit in edits for other in taken)
 
 
 def edited(source: Source, edits: Iterable[Edit]) -> Source:
@@ -122,4 +122,3 @@ def edited(source: Source, edits: Iterable[Edit]) -> Source:
     for _, _, end in source.cells:
         ends.append(end + sum(len(edit.text) - (edit.end - edit.start) for edit in found if edit.start <= end and edit.end <= end))
     return source.with_text(text, ends)
-

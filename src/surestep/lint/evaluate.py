@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable
+from collections.abc import Callable
 
 from surestep.lint import vocabulary as names
 from surestep.lint.calls import Caller
@@ -19,7 +19,23 @@ from surestep.lint.values import BOOLEAN, COUNTER, DATA, MASTER, MODULE, OPTIMIZ
 _ROUNDS = 4
 _BUILTINS = frozenset(name for name in dir(builtins) if not name.startswith("_"))
 _HOST_ATTRIBUTES = frozenset(
-    "shape device dtype ndim is_cuda requires_grad name training itemsize layout batch_size config __class__ is_leaf param_groups".split()
+    [
+        "shape",
+        "device",
+        "dtype",
+        "ndim",
+        "is_cuda",
+        "requires_grad",
+        "name",
+        "training",
+        "itemsize",
+        "layout",
+        "batch_size",
+        "config",
+        "__class__",
+        "is_leaf",
+        "param_groups",
+    ]
 )
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -205,12 +221,12 @@ class _Evaluator:
     def _While(self, node: ast.While) -> None:
         self._loop(node, UNKNOWN, lambda: self.truth(node.test))
 
-    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, over: Value, begin: object) -> None:
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, over: Value, begin: Callable[[], object]) -> None:
         frame = self.loop_frames.setdefault(node, Frame("loop", node, over))
         frame.value = over
         before, frames = self.variables, self.frames
         self.variables, self.frames = _joined(dict(before), self.carried.get(node, {})), (*frames, frame)
-        begin()  # type: ignore[operator]
+        begin()
         self.block(node.body)
         self.carried[node] = dict(self.variables)
         self.frames = frames
@@ -447,7 +463,7 @@ class _Evaluator:
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         indices = [(part, self.value(part)) for part in parts]
         self.function.events.append(Use("index", node, self.function, self.frames, value, indices))
-        known = value.items[node.slice.value] if _is_known_index(node, value) else None
+        known = _known_item(node.slice, value)
         return known or Value(tags=value.tags, origins=value.origins)
 
     def truth(self, node: ast.expr) -> Value:
@@ -458,8 +474,7 @@ class _Evaluator:
         return value
 
 
-def _joined(one: dict[str, Value], other: Iterable[str] | dict[str, Value]) -> dict[str, Value]:
-    assert isinstance(other, dict)
+def _joined(one: dict[str, Value], other: dict[str, Value]) -> dict[str, Value]:
     for name, value in other.items():
         held = one.get(name)
         one[name] = value if held is None else held.join(value)
@@ -473,6 +488,6 @@ def _canonical(name: str) -> str:
     return name
 
 
-def _is_known_index(node: ast.Subscript, value: Value) -> bool:
-    index = node.slice.value if isinstance(node.slice, ast.Constant) else None
-    return value.items is not None and type(index) is int and -len(value.items) <= index < len(value.items)
+def _known_item(index: ast.expr, value: Value) -> Value | None:
+    at = index.value if isinstance(index, ast.Constant) else None
+    return value.items[at] if value.items is not None and type(at) is int and -len(value.items) <= at < len(value.items) else None

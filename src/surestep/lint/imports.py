@@ -38,7 +38,7 @@ def import_edits(program: Program, modules: Iterable[str]) -> list[Edit]:
         else:
             break
     lines = [import_line(module) for module in missing]
-    if last is None or source.notebook is not None and not isinstance(last, _BINDING):
+    if last is None or (source.notebook is not None and not isinstance(last, _BINDING)):
         return [Edit(0, 0, "".join(f"{line}\n" for line in lines))]
     assert last.end_lineno is not None
     return [after_line(source, last.end_lineno, "\n".join(lines))]
@@ -50,15 +50,17 @@ def spelled(program: Program, name: str) -> tuple[str, str | None]:
     if (alias := program.alias(module)) is not None:
         return f"{alias}.{last}", None
     short = ALIASES.get(module, module.partition(".")[0])
-    taken = (short in program.assigned or any(name == short for name, _ in program.imports)) and not (short == module.partition(".")[0] and program.alias(short) == short)
+    taken = (short in program.assigned or any(name == short for name, _ in program.imports)) and not (
+        short == module.partition(".")[0] and program.alias(short) == short
+    )
     if short in ALIASES.values() and taken:
         return name, module
     return (f"{short}.{last}" if module in ALIASES else name), module
 
 
 def beside(program: Program, bound: str, module: str) -> list[Edit] | None:
-    """The import of a module after each statement that binds a name, under the same conditions and in the same scope. None where there is no room for it, or
-    where the module's own name means something else in the file.
+    """The import of a module after each statement that binds a name, under the same conditions and in the same scope. None where there is
+    no room for it, or where the module's own name means something else in the file.
     """
     line = import_line(module)
     new = ALIASES.get(module, module.partition(".")[0])

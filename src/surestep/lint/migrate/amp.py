@@ -8,7 +8,7 @@ from surestep.lint.edits import replace, text_of
 from surestep.lint.findings import Fix
 from surestep.lint.program import Call, Program
 
-_SCALER_ARGUMENTS = frozenset("init_scale growth_factor backoff_factor growth_interval enabled".split())
+_SCALER_ARGUMENTS = frozenset(["init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled"])
 
 
 def to_torch(program: Program) -> Iterator[Fix | None]:

@@ -17,7 +17,10 @@ _XM = vocabulary.XM
 
 # What is surestep's own, with the same arguments.
 SURESTEP = {
-    **{f"torch_xla.{name}": f"surestep.{name}" for name in "device devices device_count real_devices manual_seed sync step".split()},
+    **{
+        f"torch_xla.{name}": f"surestep.{name}"
+        for name in ["device", "devices", "device_count", "real_devices", "manual_seed", "sync", "step"]
+    },
     f"{_XM}.optimizer_step": "surestep.optimizer_step",
     f"{_XM}.save": "surestep.save",
     f"{_XM}.add_step_closure": "surestep.add_step_closure",
@@ -82,7 +85,12 @@ def metrics_report(program: Program) -> Iterator[Fix | None]:
     """``print(met.metrics_report())``: surestep's metrics are a table when they are printed."""
     for call in program.calls:
         parent = program.parents.get(call.node)
-        if call.name != "torch_xla.debug.metrics.metrics_report" or not isinstance(parent, ast.Call) or call.node.args or call.node.keywords:
+        if (
+            call.name != "torch_xla.debug.metrics.metrics_report"
+            or not isinstance(parent, ast.Call)
+            or call.node.args
+            or call.node.keywords
+        ):
             continue
         if isinstance(parent.func, ast.Name) and parent.func.id == "print":
             named: list[Edit] | None = named_edits(program, call.node.func, "surestep.metrics")

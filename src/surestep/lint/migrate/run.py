@@ -14,7 +14,15 @@ from surestep.lint.source import Source
 
 Pass = Callable[[Program], Iterable[Fix | None]]
 
-_TORCH_XLA: tuple[Pass, ...] = (loops.mark_step_to_step, launch.spawn_to_launch, loader.parallel_loader, amp.to_torch, names.modules, names.strings, names.to_modern)
+_TORCH_XLA: tuple[Pass, ...] = (
+    loops.mark_step_to_step,
+    launch.spawn_to_launch,
+    loader.parallel_loader,
+    amp.to_torch,
+    names.modules,
+    names.strings,
+    names.to_modern,
+)
 _SURESTEP: tuple[Pass, ...] = (*_TORCH_XLA, launch.launch_to_call, names.master_print, names.metrics_report, names.to_surestep)
 _ROUNDS = 50  # each round rewrites what doesn't touch the same text
 

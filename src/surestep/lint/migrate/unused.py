@@ -14,7 +14,9 @@ _FOR_EFFECT = ("torch_xla.distributed.xla_backend", "torch_xla.experimental.pjrt
 
 
 def unused_imports(program: Program) -> Iterator[Fix | None]:
-    """Names from torch_xla that the file doesn't speak of. A package's ``__init__`` hands names on, and a name in ``__all__`` is spoken of."""
+    """Names from torch_xla that the file doesn't speak of. A package's ``__init__`` hands names on, and a name in ``__all__`` is spoken
+    of.
+    """
     if program.source.path.endswith("__init__.py"):
         return
     used = {node.id for node in ast.walk(program.tree) if isinstance(node, ast.Name)}
@@ -38,7 +40,11 @@ def repeated_imports(program: Program) -> Iterator[Fix | None]:
             block = getattr(parent, name, None)
             seen: set[str] = set()
             for node in block if isinstance(block, list) else ():
-                if isinstance(node, ast.Import) and len(node.names) == 1 and node.names[0].name.partition(".")[0] in ("torch_xla", "surestep"):
+                if (
+                    isinstance(node, ast.Import)
+                    and len(node.names) == 1
+                    and node.names[0].name.partition(".")[0] in ("torch_xla", "surestep")
+                ):
                     text = ast.unparse(node)
                     deleted = delete_statement(program, node) if text in seen else None
                     yield None if deleted is None else Fix((deleted,), safe=True)

@@ -41,5 +41,7 @@ def _fix(source: Source, fix: Fix | None) -> dict | None:
         (line, column), (end_line, end_column) = source.position(edit.start), source.position(edit.end)
         _, row = source.place(line)
         _, end_row = source.place(end_line)
-        edits.append({"content": edit.text, "location": {"row": row, "column": column}, "end_location": {"row": end_row, "column": end_column}})
+        edits.append(
+            {"content": edit.text, "location": {"row": row, "column": column}, "end_location": {"row": end_row, "column": end_column}}
+        )
     return {"applicability": "safe" if fix.safe else "unsafe", "edits": edits}

@@ -45,7 +45,9 @@ def statistics(report: Report) -> str:
     from surestep.lint.rules import RULES
 
     counted = Counter(finding.code for _, finding in report.findings)
-    return "\n".join(f"{count:5d}  {code}  {RULES[code].name}" for code, count in sorted(counted.items(), key=lambda item: (-item[1], item[0])))
+    return "\n".join(
+        f"{count:5d}  {code}  {RULES[code].name}" for code, count in sorted(counted.items(), key=lambda item: (-item[1], item[0]))
+    )
 
 
 def _star(fix: object) -> str:

@@ -14,15 +14,15 @@ from surestep.lint.values import COMPILED
 
 
 class NoBoundary(Rule):
-    """A loop trains on the XLA device and never says where a step ends. torch_xla only records: nothing runs, the weights stay as they were
-    until something syncs, and the graph grows with each iteration. Reading the loss runs the loss alone, not the update. `xm.optimizer_step`
-    without `barrier=True` is no boundary by itself: `step()`, `sync()` or a device loader has to be there.
+    """A loop trains on the XLA device and never says where a step ends. torch_xla only records: nothing runs, the weights stay as they
+    were until something syncs, and the graph grows with each iteration. Reading the loss runs the loss alone, not the update.
+    `xm.optimizer_step` without `barrier=True` is no boundary by itself: `step()`, `sync()` or a device loader has to be there.
     """
 
     code = "XLA101"
     name = "no-step-boundary"
     severity = Severity.ERROR
-    surestep = "the end of optimizer.step() is a boundary where no step() is open, so that the loop trains; step() makes it one program by what is written."
+    surestep = "the end of optimizer.step() is a boundary where no step() is open, so that the loop trains."
     invalid = (
         """
 import torch, torch_xla
@@ -124,8 +124,8 @@ def _called_in_step(program: Program, loop: TrainingLoop) -> bool:
 
 
 class MixedBoundaries(Rule):
-    """`torch_xla.step()` ends in a boundary of its own. A `sync()` or `mark_step()` inside of it, or beside it in the same loop, cuts the step in
-    two programs (or runs an empty one): more compiling, more round trips, and no gain.
+    """`torch_xla.step()` ends in a boundary of its own. A `sync()` or `mark_step()` inside of it, or beside it in the same loop, cuts the
+    step in two programs (or runs an empty one): more compiling, more round trips, and no gain.
     """
 
     code = "XLA102"
@@ -167,7 +167,10 @@ torch_xla.sync()
     def check(self, program: Program) -> Found:
         """Boundaries in a step() block, and in a loop that has one."""
         stepping = {
-            event.loops[-1].node for function in program.functions for event in function.events if event.loops and any(map(is_step_block, event.frames))
+            event.loops[-1].node
+            for function in program.functions
+            for event in function.events
+            if event.loops and any(map(is_step_block, event.frames))
         }
         for call in program.calls:
             if not is_boundary(call):
@@ -201,8 +204,8 @@ def _without(program: Program, call: Call) -> Fix | None:
 
 
 class BoundaryUnderLoader(Rule):
-    """A device loader (`MpDeviceLoader`, `per_device_loader`) makes a boundary before each batch. A `sync()`, `mark_step()` or `barrier=True` in its
-    loop is a second one: an empty program is started in each step, or the step is cut in two.
+    """A device loader (`MpDeviceLoader`, `per_device_loader`) makes a boundary before each batch. A `sync()`, `mark_step()` or
+    `barrier=True` in its loop is a second one: an empty program is started in each step, or the step is cut in two.
     """
 
     code = "XLA103"
@@ -242,15 +245,15 @@ for data, target in pl.MpDeviceLoader(loader, torch_xla.device()):
                 yield self.found(
                     program,
                     call.node,
-                    "The loader makes a boundary before each batch; this is a second one in each step, and what it cuts off is a program of its own. "
-                    + ("Leave out `barrier=True`." if call.name in names.OPTIMIZER_STEP else "Leave this line out."),
+                    "The loader makes a boundary before each batch; this is a second one in each step, and what it cuts off is a "
+                    "program of its own. " + ("Leave out `barrier=True`." if call.name in names.OPTIMIZER_STEP else "Leave this line out."),
                     _without(program, call),
                 )
 
 
 class BoundaryBeforeUpdate(Rule):
-    """A boundary between `backward()` and the optimizer's step makes two programs of one step: gradients are written to memory and read back, and two
-    programs are compiled and started. One boundary at the end of the step does.
+    """A boundary between `backward()` and the optimizer's step makes two programs of one step: gradients are written to memory and read
+    back, and two programs are compiled and started. One boundary at the end of the step does.
     """
 
     code = "XLA104"
@@ -295,4 +298,6 @@ for batch in batches:
                     call = before[boundaries[-1]]
                     made = _without(program, call) if after else None
                     message = "One boundary a step would do: this one, between backward() and the update, makes two programs of the step. "
-                    yield self.found(program, call.node, message + ("Leave this line out." if after else "Move it behind the update."), made)
+                    yield self.found(
+                        program, call.node, message + ("Leave this line out." if after else "Move it behind the update."), made
+                    )

@@ -28,8 +28,8 @@ def _is_xla_group(call: Call) -> bool:
 
 
 class DdpDeviceIds(Rule):
-    """`device_ids` are numbers of CUDA devices. An XLA process has one device, where the model is already: with `device_ids`, `DistributedDataParallel` raises an
-    error about the module's device type, or scatters inputs to a device that isn't there.
+    """`device_ids` are numbers of CUDA devices. An XLA process has one device, where the model is already: with `device_ids`,
+    `DistributedDataParallel` raises an error about the module's device type, or scatters inputs to a device that isn't there.
     """
 
     code = "XLA801"
@@ -63,19 +63,24 @@ model = DDP(torch.nn.Linear(8, 1).to("cuda"), device_ids=[0])
         """DDP calls with device_ids that aren't None."""
         for call in program.calls:
             given = next((keyword for keyword in call.node.keywords if keyword.arg == "device_ids"), None)
-            if given is not None and _wraps_xla(program, call) and not (isinstance(given.value, ast.Constant) and given.value.value is None):
+            if (
+                given is not None
+                and _wraps_xla(program, call)
+                and not (isinstance(given.value, ast.Constant) and given.value.value is None)
+            ):
                 yield self.found(
                     program,
                     call.node,
-                    "`device_ids` are CUDA's; an XLA process has one device, and DistributedDataParallel refuses them. Leave `device_ids` out.",
+                    "`device_ids` are CUDA's; an XLA process has one device, and DistributedDataParallel refuses them. Leave "
+                    "`device_ids` out.",
                     fix(remove_argument(program.source, call.node, given)),
                 )
 
 
 class DdpBucketView(Rule):
-    """On XLA, `DistributedDataParallel` reduces gradients in buckets that it copies to and from, unless gradients are views of the buckets. Without
-    `gradient_as_bucket_view=True` the copies are part of each step's program, twice the memory of all gradients, and the optimizer may read
-    gradients that aren't the reduced ones.
+    """On XLA, `DistributedDataParallel` reduces gradients in buckets that it copies to and from, unless gradients are views of the
+    buckets. Without `gradient_as_bucket_view=True` the copies are part of each step's program, twice the memory of all gradients, and
+    the optimizer may read gradients that aren't the reduced ones.
     """
 
     code = "XLA802"
@@ -103,8 +108,9 @@ def train(rank):
 
 
 class InitMethod(Rule):
-    """Processes that `torch_xla.launch` or `xmp.spawn` start have no MASTER_ADDR, RANK and WORLD_SIZE in their environment: `init_process_group("xla")` fails, or waits for an
-    address. `init_method="xla://"` takes ranks and addresses from the XLA runtime. (Under torchrun, the environment has them.)
+    """Processes that `torch_xla.launch` or `xmp.spawn` start have no MASTER_ADDR, RANK and WORLD_SIZE in their environment:
+    `init_process_group("xla")` fails, or waits for an address. `init_method="xla://"` takes ranks and addresses from the XLA runtime.
+    (Under torchrun, the environment has them.)
     """
 
     code = "XLA803"
@@ -144,6 +150,7 @@ if __name__ == "__main__":
                 yield self.found(
                     program,
                     call.node,
-                    "A launched process has no MASTER_ADDR and RANK: this fails or waits. Add `init_method='xla://'`, which asks the runtime.",
+                    "A launched process has no MASTER_ADDR and RANK: this fails or waits. Add `init_method='xla://'`, which asks the "
+                    "runtime.",
                     fix(add_argument(program.source, call.node, 'init_method="xla://"'), safe=True),
                 )

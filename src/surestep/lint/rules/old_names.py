@@ -28,7 +28,9 @@ def _old(program: Program) -> Iterator[tuple[Reference, Old]]:
 
 
 class DeprecatedName(Rule):
-    """torch_xla has a newer name for this. The old one still works in 2.9, with a warning, and isn't in what follows. `surestep migrate` rewrites it."""
+    """torch_xla has a newer name for this. The old one still works in 2.9, with a warning, and isn't in what follows. `surestep migrate`
+    rewrites it.
+    """
 
     code = "XLA901"
     name = "deprecated-name"
@@ -74,15 +76,22 @@ class RemovedName(Rule):
             if old.removed:
                 yield self.found(program, reference.node, _message(reference, old), renamed(program, reference, old))
         for call in program.calls:
-            if call.name == f"{names.XMP}.spawn" and isinstance(count := call.keyword("nprocs"), ast.Constant) and count.value not in (None, 1):
-                message = f"`nprocs={count.value}` is a ValueError since torch_xla 2.0: the runtime says how many processes there are. Write: `torch_xla.launch(fn, args)`."
+            if (
+                call.name == f"{names.XMP}.spawn"
+                and isinstance(count := call.keyword("nprocs"), ast.Constant)
+                and count.value not in (None, 1)
+            ):
+                message = (
+                    f"`nprocs={count.value}` is a ValueError under PJRT: the runtime says how many processes there are. "
+                    "Write: `torch_xla.launch(fn, args)`."
+                )
                 yield self.found(program, call.node, message)
 
 
 class OldVariable(Rule):
-    """An environment variable that torch_xla no longer reads, or is about to drop. Setting one that is gone changes nothing, silently. `XLA_USE_BF16` and
-    `XLA_DOWNCAST_BF16` still work in 2.9, behind PyTorch's back: tensors that say float32 are bfloat16 on the device. Under surestep, tensors are
-    what they say.
+    """An environment variable that torch_xla no longer reads, or is about to drop. Setting one that is gone changes nothing, silently.
+    `XLA_USE_BF16` and `XLA_DOWNCAST_BF16` still work in 2.9, behind PyTorch's back: tensors that say float32 are bfloat16 on the
+    device. Under surestep, tensors are what they say.
     """
 
     code = "XLA903"
@@ -111,8 +120,8 @@ class OldVariable(Rule):
 
 
 class BothPackages(Rule):
-    """A script that imports surestep and torch_xla runs under `surestep run` only: plain Python has no torch_xla. What `surestep migrate --to surestep` has left is
-    listed here.
+    """A script that imports surestep and torch_xla runs under `surestep run` only: plain Python has no torch_xla. What `surestep migrate
+    --to surestep` has left is listed here.
     """
 
     code = "XLA904"

@@ -12,8 +12,8 @@ from surestep.lint.values import MODULE, OPTIMIZER, TENSOR, XLA, XLA_DEVICE, mer
 
 
 class OptimizerBeforeMove(Rule):
-    """An optimizer holds the parameters that it was given. Under torch_xla, `model.to(device)` makes new ones, and the optimizer goes on updating
-    the old ones on the CPU: the model on the device never learns. Build the optimizer after the move.
+    """An optimizer holds the parameters that it was given. Under torch_xla, `model.to(device)` makes new ones, and the optimizer goes on
+    updating the old ones on the CPU: the model on the device never learns. Build the optimizer after the move.
     """
 
     code = "XLA201"
@@ -49,7 +49,7 @@ optimizer = torch.optim.Adam(model.parameters())
             waiting: dict[str, Call] = {}
             for call in function.calls:
                 if call.name is not None and OPTIMIZER in call.result:
-                    waiting.update({model: call for model in _models(call)})
+                    waiting.update(dict.fromkeys(_models(call), call))
                 elif call.method == "to" and isinstance(call.node.func, ast.Attribute) and _to_xla(call):
                     model = ast.unparse(call.node.func.value)
                     if model in waiting and XLA not in call.receiver and TENSOR not in call.receiver:
@@ -57,7 +57,8 @@ optimizer = torch.optim.Adam(model.parameters())
                         yield self.found(
                             program,
                             call.node,
-                            f"The optimizer of line {built.node.lineno} holds `{model}`'s parameters on the CPU, and this move makes new ones: "
+                            f"The optimizer of line {built.node.lineno} holds `{model}`'s parameters on the CPU, and this move makes "
+                            f"new ones: "
                             f"the model on the device is never updated. Build the optimizer after this line.",
                         )
 
@@ -76,8 +77,8 @@ def _to_xla(call: Call) -> bool:
 
 
 class DroppedMove(Rule):
-    """`tensor.to(device)` returns a new tensor and leaves the old one where it is (a module's `to` moves the module itself). A call whose result
-    nobody takes moves nothing: the step then fails on operands of two devices, or trains on the CPU.
+    """`tensor.to(device)` returns a new tensor and leaves the old one where it is (a module's `to` moves the module itself). A call whose
+    result nobody takes moves nothing: the step then fails on operands of two devices, or trains on the CPU.
     """
 
     code = "XLA202"
@@ -110,5 +111,9 @@ model.to("xla")
                 if isinstance(call.node.func.value, ast.Name | ast.Attribute):
                     made = fix(replace(program.source, call.node, f"{tensor} = {text_of(program.source, call.node)}"))
                 yield self.found(
-                    program, call.node, f"`to` returns a new tensor, which is dropped here: `{tensor}` stays where it is. Write: `{tensor} = {ast.unparse(call.node)}`.", made
+                    program,
+                    call.node,
+                    f"`to` returns a new tensor, which is dropped here: `{tensor}` stays where it is. Write: `{tensor} = "
+                    f"{ast.unparse(call.node)}`.",
+                    made,
                 )

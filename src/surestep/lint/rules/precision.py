@@ -15,12 +15,15 @@ from surestep.lint.values import XLA
 def _trains_on_xla(program: Program, call: Call) -> bool:
     """Whether all training loops that can be seen are on the XLA device, and the call is in reach of one or beside it."""
     loops = program.training_loops
-    return any(call.function is loop.function or call.function in program.step_functions or call.function is program.module for loop in loops)
+    return any(
+        call.function is loop.function or call.function in program.step_functions or call.function is program.module for loop in loops
+    )
 
 
 class GradScaler(Rule):
-    """A `GradScaler` keeps small float16 gradients from becoming zero. bfloat16 has float32's range and needs none: the scaler reads "is any gradient infinite?" in each
-    step, which cuts it in two. `torch.cuda.amp.GradScaler` is for CUDA: without it, it is switched off, with a warning.
+    """A `GradScaler` keeps small float16 gradients from becoming zero. bfloat16 has float32's range and needs none: the scaler reads "is
+    any gradient infinite?" in each step, which cuts it in two. `torch.cuda.amp.GradScaler` is for CUDA: without it, it is switched
+    off, with a warning.
     """
 
     code = "XLA804"
@@ -73,9 +76,19 @@ for batch in batches:
             if call.name not in names.SCALER or call.keyword("enabled") or not _trains_on_xla(program, call):
                 continue
             if call.name in names.CUDA_SCALER or any(argument.text == "cuda" for argument in call.arguments):
-                yield self.found(program, call.node, "This scaler is CUDA's, and does nothing for XLA tensors. Leave it out, and use bfloat16: `torch.autocast('xla', dtype=torch.bfloat16)`.")
+                yield self.found(
+                    program,
+                    call.node,
+                    "This scaler is CUDA's, and does nothing for XLA tensors. Leave it out, and use bfloat16: `torch.autocast('xla', "
+                    "dtype=torch.bfloat16)`.",
+                )
             elif bfloat16:
-                yield self.found(program, call.node, "bfloat16 needs no scaler, and this one reads the device in each step, which cuts it in two. Leave it out: `loss.backward(); optimizer.step()`.")
+                yield self.found(
+                    program,
+                    call.node,
+                    "bfloat16 needs no scaler, and this one reads the device in each step, which cuts it in two. Leave it out: "
+                    "`loss.backward(); optimizer.step()`.",
+                )
 
 
 def _is_bfloat16(call: Call) -> bool:
@@ -84,8 +97,8 @@ def _is_bfloat16(call: Call) -> bool:
 
 
 class WrongAutocast(Rule):
-    """`autocast` is for one device type. Around operations of XLA tensors, `autocast("cuda")` changes nothing: the model runs in float32, silently (or with a warning that there
-    is no CUDA).
+    """`autocast` is for one device type. Around operations of XLA tensors, `autocast("cuda")` changes nothing: the model runs in float32,
+    silently (or with a warning that there is no CUDA).
     """
 
     code = "XLA805"
@@ -132,7 +145,8 @@ with torch.autocast("xla", dtype=torch.bfloat16):
                 yield self.found(
                     program,
                     call.node,
-                    "This autocast isn't for XLA tensors: what is inside runs in float32. Write: `torch.autocast('xla', dtype=torch.bfloat16)`.",
+                    "This autocast isn't for XLA tensors: what is inside runs in float32. Write: `torch.autocast('xla', "
+                    "dtype=torch.bfloat16)`.",
                     made,
                 )
 
@@ -142,8 +156,8 @@ with torch.autocast("xla", dtype=torch.bfloat16):
 
 
 class PinnedMemory(Rule):
-    """Pinned memory makes copies to CUDA devices faster. For XLA it does nothing but to ask for CUDA: a warning without it, a CUDA context and host memory
-    that can't be swapped with it.
+    """Pinned memory makes copies to CUDA devices faster. For XLA it does nothing but to ask for CUDA: a warning without it, a CUDA
+    context and host memory that can't be swapped with it.
     """
 
     code = "XLA806"
@@ -179,4 +193,6 @@ for batch in DataLoader(dataset, batch_size=8, drop_last=True, pin_memory=True):
             for keyword in node.keywords:
                 if keyword.arg == "pin_memory" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True:
                     made = fix(remove_argument(program.source, node, keyword), safe=True)
-                    yield self.found(program, node, "Pinned memory is for CUDA; an XLA device doesn't read it. Leave `pin_memory=True` out.", made)
+                    yield self.found(
+                        program, node, "Pinned memory is for CUDA; an XLA device doesn't read it. Leave `pin_memory=True` out.", made
+                    )

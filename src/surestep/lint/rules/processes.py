@@ -14,9 +14,9 @@ _ONE = "one process runs the function in place, so that nothing is started twice
 
 
 class DeviceBeforeLaunch(Rule):
-    """`torch_xla.launch` and `xmp.spawn` start a process for each device, and each of them claims its own. A parent that has made an XLA device holds
-    all of them: the children fail ("runtime is already initialized") or hang. Make devices in the launched function, and put models and
-    tensors on them there.
+    """`torch_xla.launch` and `xmp.spawn` start a process for each device, and each of them claims its own. A parent that has made an XLA
+    device holds all of them: the children fail ("runtime is already initialized") or hang. Make devices in the launched function, and
+    put models and tensors on them there.
     """
 
     code = "XLA301"
@@ -66,14 +66,16 @@ if __name__ == "__main__":
                 yield self.found(
                     program,
                     call.node,
-                    f"`{ast.unparse(call.node)}` runs in the parent, before its processes are started: it claims the devices that they need, and they "
+                    f"`{ast.unparse(call.node)}` runs in the parent, before its processes are started: it claims the devices that they "
+                    f"need, and they "
                     "fail or hang. Move it into the launched function.",
                 )
 
 
 class DeviceAfterLaunch(Rule):
-    """What is on an XLA device belongs to the process that put it there. In a multi-process script, the parent has no device of its own: using one
-    outside of the launched function, after it too, starts a runtime that competes with the children's, and sees none of their tensors.
+    """What is on an XLA device belongs to the process that put it there. In a multi-process script, the parent has no device of its own:
+    using one outside of the launched function, after it too, starts a runtime that competes with the children's, and sees none of
+    their tensors.
     """
 
     code = "XLA304"
@@ -100,7 +102,8 @@ if __name__ == "__main__":
                 yield self.found(
                     program,
                     call.node,
-                    f"`{ast.unparse(call.node)}` runs in the parent, which has no part in what the launched processes hold. Do it in the launched function, "
+                    f"`{ast.unparse(call.node)}` runs in the parent, which has no part in what the launched processes hold. Do it in "
+                    f"the launched function, "
                     "and hand results back as files or CPU tensors.",
                 )
 
@@ -125,7 +128,11 @@ def _uses_device(call: Call) -> bool:
         return True
     if call.method == "to":
         return XLA_DEVICE in merged([*call.arguments[:1], *call.keywords.values()]).device_tags
-    return XLA_DEVICE in call.keywords.get("device", merged([])).device_tags and (call.name or "").startswith("torch.") and call.name != "torch.device"
+    return (
+        XLA_DEVICE in call.keywords.get("device", merged([])).device_tags
+        and (call.name or "").startswith("torch.")
+        and call.name != "torch.device"
+    )
 
 
 def _handed_over(call: Call, launch: Call) -> bool:
@@ -133,8 +140,8 @@ def _handed_over(call: Call, launch: Call) -> bool:
 
 
 class LaunchOutsideMain(Rule):
-    """Started processes import the script again. A launch at module level that isn't under `if __name__ == "__main__":` would start processes in each of
-    them: Python stops it with a RuntimeError about bootstrapping, or the import runs the launch anew.
+    """Started processes import the script again. A launch at module level that isn't under `if __name__ == "__main__":` would start
+    processes in each of them: Python stops it with a RuntimeError about bootstrapping, or the import runs the launch anew.
     """
 
     code = "XLA302"
@@ -159,7 +166,7 @@ torch_xla.launch(_mp_fn, args=())
             if program.source.notebook is not None or call.function is not program.module:
                 continue
             start_method = call.keyword("start_method")
-            forks = isinstance(start_method, ast.Constant) and start_method.value == "fork"
+            forks = call.has_stars or (isinstance(start_method, ast.Constant) and start_method.value == "fork")
             if not forks and not any(frame.kind == "if" and "__name__" in ast.unparse(frame.node.test) for frame in call.frames):  # type: ignore[attr-defined]
                 yield self.found(
                     program,
@@ -169,8 +176,9 @@ torch_xla.launch(_mp_fn, args=())
 
 
 class LaunchOfClosure(Rule):
-    """The launched function is pickled by its name for the new processes. A lambda, or a function defined inside of another, has no name that can be
-    imported: the launch fails with `Can't pickle local object`. Define it at module level, and pass what it needs in `args`.
+    """The launched function is pickled by its name for the new processes. A lambda, or a function defined inside of another, has no name
+    that can be imported: the launch fails with `Can't pickle local object`. Define it at module level, and pass what it needs in
+    `args`.
     """
 
     code = "XLA303"
@@ -197,15 +205,21 @@ def main(config):
         """Lambdas and inner functions that are launched by pickling."""
         for call in program.launches:
             start_method = call.keyword("start_method")
-            if program.source.notebook is not None or (isinstance(start_method, ast.Constant) and start_method.value == "fork"):
+            forks = call.has_stars or (isinstance(start_method, ast.Constant) and start_method.value == "fork")
+            if program.source.notebook is not None or forks:
                 continue
             for function in call.arguments[0].functions if call.arguments else ():
                 if _is_local(function, program):
-                    what = "A lambda" if isinstance(function.node, ast.Lambda) else f"`{function.name}`, which is defined inside of a function,"
+                    what = (
+                        "A lambda"
+                        if isinstance(function.node, ast.Lambda)
+                        else f"`{function.name}`, which is defined inside of a function,"
+                    )
                     yield self.found(
                         program,
                         call.node,
-                        f"{what} can't be pickled for the new processes. Define it with `def` at module level, and pass what it needs in `args`.",
+                        f"{what} can't be pickled for the new processes. Define it with `def` at module level, and pass what it needs "
+                        f"in `args`.",
                     )
 
 

@@ -6,20 +6,21 @@ import ast
 from collections.abc import Iterator
 
 from surestep.lint import vocabulary as names
-from surestep.lint.findings import Severity
+from surestep.lint.findings import Finding, Severity
 from surestep.lint.program import Call, Frame, Function, Program, TrainingLoop, Use, is_boundary
 from surestep.lint.rules.rule import Found, Rule
 from surestep.lint.values import MODULE, OPTIMIZER, PROGRESS, TENSOR, XLA, Value
 
-_METHODS = frozenset("item tolist numpy cpu".split())
-_CONVERSIONS = frozenset("float int bool print str repr format round".split())
-_LOGGING = frozenset("info debug warning error log log_metrics add_scalar add_scalars".split())
+_METHODS = frozenset(["item", "tolist", "numpy", "cpu"])
+_CONVERSIONS = frozenset(["float", "int", "bool", "print", "str", "repr", "format", "round"])
+_LOGGING = frozenset(["info", "debug", "warning", "error", "log", "log_metrics", "add_scalar", "add_scalars"])
 
 
 class HostRead(Rule):
-    """`.item()`, `float()`, `print`, an `if` on a tensor: the host asks for a value. torch_xla has to run what is recorded so far, in the middle of a step, and the
-    host stands still until the device is done; recording and running no longer overlap. In each iteration that is often the larger part of the time.
-    Read every N-th step, or hand the value to `xm.add_step_closure`, which runs when the step's program has.
+    """`.item()`, `float()`, `print`, an `if` on a tensor: the host asks for a value. torch_xla has to run what is recorded so far, in the
+    middle of a step, and the host stands still until the device is done; recording and running no longer overlap. In each iteration
+    that is often the larger part of the time. Read every N-th step, or hand the value to `xm.add_step_closure`, which runs when the
+    step's program has.
     """
 
     code = "XLA601"
@@ -92,14 +93,14 @@ print(loss.item(), loss.shape)
                 seen.add(event.node.lineno)
                 yield self._finding(program, loop, event, how)
 
-    def _finding(self, program: Program, loop: TrainingLoop, event: Call | Use, how: str) -> object:
+    def _finding(self, program: Program, loop: TrainingLoop, event: Call | Use, how: str) -> Finding:
         sometimes = any(frame.kind == "if" for frame in _frames_in(loop, event))
         message = f"{how} reads the device"
         if sometimes:
             message += " under a condition: when it holds, the step is cut there and the host waits."
             severity = Severity.NOTE
         elif _after_boundary(loop, event):
-            message += " in each iteration: nothing is cut, since a boundary is right before, but the host waits for each step and can't record ahead."
+            message += " in each iteration: a boundary is right before, so that nothing is cut, but the host waits for the step."
             severity = Severity.NOTE
         else:
             message += " in each iteration: the step is cut in two programs here, and the host waits for the device."
@@ -158,7 +159,11 @@ def _ends(program: Program, event: Call | Use) -> bool:
     """Whether the loop, or the program, ends right after the read (a check for nan that raises)."""
     for frame in event.frames:
         if frame.kind == "if" and isinstance(frame.node, ast.If):
-            body = frame.node.body if any(event.node is part for statement in frame.node.body for part in ast.walk(statement)) else frame.node.orelse
+            body = (
+                frame.node.body
+                if any(event.node is part for statement in frame.node.body for part in ast.walk(statement))
+                else frame.node.orelse
+            )
             if body and isinstance(body[-1], ast.Raise | ast.Break):
                 return True
     return False

@@ -30,8 +30,9 @@ def _replicates(program: Program) -> bool:
 
 
 class GradientsNotReduced(Rule):
-    """Each launched process trains a model of its own on its own part of the data. `optimizer.step()` alone never exchanges gradients: the replicas drift
-    apart, silently, and what is saved is one of them. `xm.optimizer_step(optimizer)` reduces the gradients and steps.
+    """Each launched process trains a model of its own on its own part of the data. `optimizer.step()` alone never exchanges gradients:
+    the replicas drift apart, silently, and what is saved is one of them. `xm.optimizer_step(optimizer)` reduces the gradients and
+    steps.
     """
 
     code = "XLA401"
@@ -83,7 +84,9 @@ if __name__ == "__main__":
 
     def check(self, program: Program) -> Found:
         """Plain steps in launched loops where nothing reduces gradients."""
-        reducing = any(call.name in names.REDUCE_GRADIENTS or call.name == "torch.distributed.all_reduce" for call in _launched_calls(program))
+        reducing = any(
+            call.name in names.REDUCE_GRADIENTS or call.name == "torch.distributed.all_reduce" for call in _launched_calls(program)
+        )
         if reducing or _replicates(program):
             return
         for loop in _launched_loops(program):
@@ -96,7 +99,8 @@ if __name__ == "__main__":
                 yield self.found(
                     program,
                     step.node,
-                    f"Gradients are never reduced over the processes: each trains a model of its own, and they drift apart. Write: `xm.optimizer_step({optimizer})`.",
+                    f"Gradients are never reduced over the processes: each trains a model of its own, and they drift apart. Write: "
+                    f"`xm.optimizer_step({optimizer})`.",
                     fix(
                         replace(program.source, step.node, f"{xm or names.XM}.optimizer_step({optimizer})"),
                         imports=() if xm else (names.XM,),
@@ -107,8 +111,8 @@ if __name__ == "__main__":
 
 
 class GradientsReducedTwice(Rule):
-    """`DistributedDataParallel` and FSDP reduce gradients in backward; `xm.optimizer_step` reduces them again. It costs a second all-reduce of all gradients,
-    and with sharded parameters it mixes gradients of different shards.
+    """`DistributedDataParallel` and FSDP reduce gradients in backward; `xm.optimizer_step` reduces them again. It costs a second
+    all-reduce of all gradients, and with sharded parameters it mixes gradients of different shards.
     """
 
     code = "XLA402"
@@ -138,7 +142,12 @@ def train(index, loader):
             return
         together = {function for call in wrapped for function in self._beside(program, call)}
         for call in program.calls:
-            if call.name in names.OPTIMIZER_STEP and call.function in together and call.node.args and not any(f.kind == "if" for f in call.frames):
+            if (
+                call.name in names.OPTIMIZER_STEP
+                and call.function in together
+                and call.node.args
+                and not any(f.kind == "if" for f in call.frames)
+            ):
                 yield self.found(
                     program,
                     call.node,
@@ -151,8 +160,8 @@ def train(index, loader):
 
 
 class MetricNotReduced(Rule):
-    """A loss or an accuracy is that of this process's part of the data. Printed by one process as the result, it speaks of an eighth of the data on eight
-    devices. `xm.mesh_reduce(tag, value, reduce_fn)` or `xm.all_reduce` makes it everybody's.
+    """A loss or an accuracy is that of this process's part of the data. Printed by one process as the result, it speaks of an eighth of
+    the data on eight devices. `xm.mesh_reduce(tag, value, reduce_fn)` or `xm.all_reduce` makes it everybody's.
     """
 
     code = "XLA403"
@@ -203,7 +212,8 @@ if __name__ == "__main__":
         for call in calls:
             shown = call.name == f"{names.XM}.master_print" or (call.name == "print" and call.by_rank)
             if shown and any(
-                isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "item" for part in ast.walk(call.node)
+                isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "item"
+                for part in ast.walk(call.node)
             ):
                 yield self.found(
                     program,
@@ -213,8 +223,8 @@ if __name__ == "__main__":
 
 
 class NoSampler(Rule):
-    """Every launched process iterates over its own `DataLoader`. Without a sampler that splits the data, all of them see all of it in the same way: eight
-    devices do the work of one, and an epoch takes as long.
+    """Every launched process iterates over its own `DataLoader`. Without a sampler that splits the data, all of them see all of it in the
+    same way: eight devices do the work of one, and an epoch takes as long.
     """
 
     code = "XLA404"
@@ -265,7 +275,12 @@ if __name__ == "__main__":
         launched_nodes = {call.node for call in _launched_calls(program)}
         for node in dict.fromkeys(origin for loop in _launched_loops(program) for origin in loop.frame.value.origins):
             given = {keyword.arg for keyword in node.keywords}
-            if node in launched_nodes and not given & {"sampler", "batch_sampler", None} and len(node.args) < 4 and not _splits_itself(node, program):
+            if (
+                node in launched_nodes
+                and not given & {"sampler", "batch_sampler", None}
+                and len(node.args) < 4
+                and not _splits_itself(node, program)
+            ):
                 yield self.found(
                     program,
                     node,
@@ -277,12 +292,14 @@ if __name__ == "__main__":
 def _splits_itself(node: ast.Call, program: Program) -> bool:
     """An iterable dataset of the file decides itself what to give."""
     call = next(call for call in program.calls if call.node is node)
-    return any((base.name or "").endswith("IterableDataset") for value in call.arguments[:1] for cls in value.instances for base in cls.bases)
+    return any(
+        (base.name or "").endswith("IterableDataset") for value in call.arguments[:1] for cls in value.instances for base in cls.bases
+    )
 
 
 class EveryRankSaves(Rule):
-    """All processes write the same file at the same time: what is left is one of them, or a mixture that can't be loaded. `xm.save` writes on the master only
-    (and has to be called by all).
+    """All processes write the same file at the same time: what is left is one of them, or a mixture that can't be loaded. `xm.save`
+    writes on the master only (and has to be called by all).
     """
 
     code = "XLA405"
@@ -325,18 +342,21 @@ if __name__ == "__main__":
                 yield self.found(
                     program,
                     call.node,
-                    "Every process writes this file, over what the others write. Write: `xm.save(...)`, called by all, or put the ordinal into the path.",
+                    "Every process writes this file, over what the others write. Write: `xm.save(...)`, called by all, or put the "
+                    "ordinal into the path.",
                 )
 
 
 def _callers_by_rank(program: Program, call: Call) -> bool:
     callers = program.callers.get(call.function, [])
-    return bool(callers) and all(caller.by_rank or caller.function is not call.function and _callers_by_rank(program, caller) for caller in callers)
+    return bool(callers) and all(
+        caller.by_rank or (caller.function is not call.function and _callers_by_rank(program, caller)) for caller in callers
+    )
 
 
 class CollectiveByRank(Rule):
-    """A collective ends when every process has come to it. Under a condition on the rank, some never do: those that wait hang, mostly without a word.
-    Call it outside of the condition; what only one process should do goes inside.
+    """A collective ends when every process has come to it. Under a condition on the rank, some never do: those that wait hang, mostly
+    without a word. Call it outside of the condition; what only one process should do goes inside.
     """
 
     code = "XLA406"
@@ -384,7 +404,8 @@ xm.rendezvous("downloaded")
                 yield self.found(
                     program,
                     call.node,
-                    f"Only some processes come to this `{(call.name or '').rpartition('.')[2]}`, and it waits for all: they hang. Call it outside of the condition on the rank.",
+                    f"Only some processes come to this `{(call.name or '').rpartition('.')[2]}`, and it waits for all: they hang. Call "
+                    f"it outside of the condition on the rank.",
                 )
 
     def _has_partner(self, call: Call, others: list[Call]) -> bool:

@@ -29,7 +29,9 @@ class Rule:
         """The places where the rule doesn't hold."""
         raise NotImplementedError
 
-    def found(self, program: Program, node: ast.expr | ast.stmt, message: str, fix: Fix | None = None, severity: Severity | None = None) -> Finding:
+    def found(
+        self, program: Program, node: ast.expr | ast.stmt, message: str, fix: Fix | None = None, severity: Severity | None = None
+    ) -> Finding:
         """A finding at a node; a note where surestep makes it harmless."""
         severity = severity or self.severity
         if self.target == "surestep" and self.surestep is not None:

@@ -12,8 +12,9 @@ from surestep.lint.values import XLA
 
 
 class SaveOfXlaTensors(Rule):
-    """`torch.save` of XLA tensors writes them with their device: the file can only be loaded where there is an XLA device, each tensor is read from the device
-    one by one, and tensors that share storage are written twice. Move to the CPU first; `xm.save` does, and writes once.
+    """`torch.save` of XLA tensors writes them with their device: the file can only be loaded where there is an XLA device, each tensor is
+    read from the device one by one, and tensors that share storage are written twice. Move to the CPU first; `xm.save` does, and
+    writes once.
     """
 
     code = "XLA501"
@@ -51,13 +52,14 @@ torch.save({k: v.cpu() for k, v in model.state_dict().items()}, "model.pt")
                     program,
                     call.node,
                     "The file will hold XLA tensors, and loads only where there is an XLA device. "
-                    f"Write: `xm.save({', '.join(ast.unparse(argument) for argument in call.node.args)})`, called by every process; or move to the CPU first.",
+                    f"Write: `xm.save({', '.join(ast.unparse(argument) for argument in call.node.args)})`, called by every process; or "
+                    f"move to the CPU first.",
                 )
 
 
 class SaveByRank(Rule):
-    """`xm.save` writes on the master only, and ends in a rendezvous of all processes. Inside of a condition on the rank, the master waits there for processes
-    that never come: the script hangs at its first checkpoint.
+    """`xm.save` writes on the master only, and ends in a rendezvous of all processes. Inside of a condition on the rank, the master waits
+    there for processes that never come: the script hangs at its first checkpoint.
     """
 
     code = "XLA502"
@@ -85,5 +87,6 @@ xm.save(model.state_dict(), "model.pt")
                 yield self.found(
                     program,
                     call.node,
-                    "`xm.save` writes on the master only by itself, and waits for all processes; the others never come here. Call it outside of the condition.",
+                    "`xm.save` writes on the master only by itself, and waits for all processes; the others never come here. Call it "
+                    "outside of the condition.",
                 )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 
 from surestep.lint.edits import add_argument
-from surestep.lint.findings import Severity
+from surestep.lint.findings import Finding, Severity
 from surestep.lint.program import Call, Function, Program, Use
 from surestep.lint.rules.rule import Found, Rule, fix
 from surestep.lint.values import BOOLEAN, COUNTER, DATA, TENSOR, XLA
 
 
 class NoDropLast(Rule):
-    """The last batch of an epoch is smaller where the data set's size isn't a multiple of the batch size. A new shape is a new program: the step is compiled a second
-    time, at the end of the first epoch. `drop_last=True` leaves the partial batch out.
+    """The last batch of an epoch is smaller where the data set's size isn't a multiple of the batch size. A new shape is a new program:
+    the step is compiled a second time, at the end of the first epoch. `drop_last=True` leaves the partial batch out.
     """
 
     code = "XLA701"
@@ -60,9 +60,9 @@ for batch in loader:
 
 
 class DataDependentShape(Rule):
-    """`nonzero`, `masked_select`, `unique`, indexing with a boolean tensor, `torch.where` of one argument: the result's shape depends on values. The step is cut there, the
-    host waits for the number, and each new number compiles a new program. A mask (`torch.where(mask, x, 0)`) or a fixed size (`topk`, padding) keeps
-    one program.
+    """`nonzero`, `masked_select`, `unique`, indexing with a boolean tensor, `torch.where` of one argument: the result's shape depends on
+    values. The step is cut there, the host waits for the number, and each new number compiles a new program. A mask
+    (`torch.where(mask, x, 0)`) or a fixed size (`topk`, padding) keeps one program.
     """
 
     code = "XLA702"
@@ -112,12 +112,13 @@ for batch in batches:
                 yield self.found(
                     program,
                     event.node,
-                    f"The shape of {what} depends on values: the step is cut here, and each new size compiles a new program. Keep the shape: `torch.where(mask, x, 0)`, "
+                    f"The shape of {what} depends on values: the step is cut here, and each new size compiles a new program. Keep the "
+                    f"shape: `torch.where(mask, x, 0)`, "
                     "or `topk` of a fixed size.",
                 )
 
 
-_METHODS = frozenset("nonzero masked_select unique unique_consecutive".split())
+_METHODS = frozenset(["nonzero", "masked_select", "unique", "unique_consecutive"])
 
 
 def _data_dependent(event: Call | Use) -> str | None:
@@ -141,8 +142,8 @@ def _in_training(program: Program) -> list[Call | Use]:
 
 
 class PaddedToLongest(Rule):
-    """Padding to the longest of a batch gives each batch a length of its own, and each new length compiles the step again: a run over text compiles for
-    minutes. Pad to a fixed `max_length`, or to a multiple of a large number.
+    """Padding to the longest of a batch gives each batch a length of its own, and each new length compiles the step again: a run over
+    text compiles for minutes. Pad to a fixed `max_length`, or to a multiple of a large number.
     """
 
     code = "XLA703"
@@ -197,7 +198,8 @@ for texts in batches:
                 yield self.found(
                     program,
                     call.node,
-                    "Each batch gets a length of its own, and each new length compiles the step again. Write: `padding='max_length', max_length=...`, or pad to a fixed length.",
+                    "Each batch gets a length of its own, and each new length compiles the step again. Write: `padding='max_length', "
+                    "max_length=...`, or pad to a fixed length.",
                 )
 
 
@@ -214,8 +216,9 @@ def _collates(program: Program) -> set[Function]:
 
 
 class ChangingSlice(Rule):
-    """A Python number in an index or a slice is part of the program. One that changes from step to step, such as `x[:, :i]`, gives a new program in each step: the script
-    compiles for ever. Index with a tensor (`x.index_select(0, torch.tensor(i))`), or mask a fixed shape.
+    """A Python number in an index or a slice is part of the program. One that changes from step to step, such as `x[:, :i]`, gives a new
+    program in each step: the script compiles for ever. Index with a tensor (`x.index_select(0, torch.tensor(i))`), or mask a fixed
+    shape.
     """
 
     code = "XLA704"
@@ -264,10 +267,12 @@ for i in range(100):
                     if changing:
                         yield self._finding(program, event, isinstance(node, ast.Slice))
 
-    def _finding(self, program: Program, event: Use, is_slice: bool) -> object:
+    def _finding(self, program: Program, event: Use, is_slice: bool) -> Finding:
         if self.target == "surestep" and not is_slice:
-            message = "An index that changes from step to step: surestep makes it an input of the program, at the price of one more program."
+            message = (
+                "An index that changes from step to step: surestep makes it an input of the program, at the price of one more program."
+            )
             return self.found(program, event.node, message, severity=Severity.NOTE)
         what = "A slice whose bounds change" if is_slice else "A Python index that changes"
-        message = f"{what} from step to step: each new number compiles a new program. Use a mask, or index with a tensor: `x.index_select(0, index)`."
+        message = f"{what} from step to step: each number compiles a program. Mask, or index with a tensor: `x.index_select(0, i)`."
         return self.found(program, event.node, message)

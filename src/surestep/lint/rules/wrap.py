@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from itertools import pairwise
 
 from surestep.lint.edits import first_line, indent
 from surestep.lint.findings import Edit, Fix
@@ -20,7 +21,7 @@ def wrap_in_step(program: Program, loop: ast.AST) -> Fix | None:
 def may_wrap(body: list[ast.stmt]) -> bool:
     """Whether the statements can be a block of their own: they share no lines with others."""
     lines = [(first_line(statement), statement.end_lineno) for statement in body]
-    return all(end is not None and end < start for (_, end), (start, _) in zip(lines, lines[1:], strict=False))
+    return all(end is not None and end < start for (_, end), (start, _) in pairwise(lines))
 
 
 def wrapped(program: Program, statements: list[ast.stmt], context: str) -> list[Edit]:
