@@ -25,6 +25,10 @@ CASES = {
         "import torch_xla.core.xla_model as xm  # old\nprint(xm.xrt_world_size(), xm.get_ordinal(defval=0))\n",
         "import torch_xla.runtime as xr\nprint(xr.world_size(), xr.global_ordinal())\n",
     ),
+    "an import that nothing used before": (
+        "import torch_xla.debug.metrics as met\nimport torch_xla\nimport torch_xla.core.xla_model as xm\nxm.mark_step()\n",
+        "import torch_xla.debug.metrics as met\nimport torch_xla\ntorch_xla.sync()\n",
+    ),
     "one name of several": (
         "from torch_xla.core.xla_model import (\n    get_ordinal,\n    rendezvous,\n)\nrendezvous(str(get_ordinal()))\n",
         "from torch_xla.core.xla_model import rendezvous\nimport torch_xla.runtime as xr\nrendezvous(str(xr.global_ordinal()))\n",

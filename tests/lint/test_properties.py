@@ -11,7 +11,7 @@ from surestep.lint.migrate import migrate
 from surestep.lint.rules import RULES
 from surestep.lint.source import Source
 
-few = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def parses(text):

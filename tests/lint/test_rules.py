@@ -156,3 +156,11 @@ for batch in bar:
 def test_reading_now_and_then_is_a_note():
     text = RULES["XLA601"].invalid[0].replace("        print(loss.item())", "        if i % 100 == 0:\n            print(loss.item())")
     assert [finding.severity for finding in found(text)] == [Severity.NOTE]
+
+
+def test_what_public_code_taught():
+    """Found as false in the review of public code: docs/check-precision.md."""
+    forked = "import torch_xla.distributed.xla_multiprocessing as xmp\ndef f():\n    def g(i): pass\n    xmp.spawn(g, **options)\n"
+    assert found(forked, select=("XLA3",)) == []
+    switched_off = "import os, torch_xla\nos.environ['XLA_USE_BF16'] = str(0)\n"
+    assert found(switched_off) == []

@@ -73,7 +73,6 @@ _ABOUT = frozenset(
         "is_contiguous",
         "data_ptr",
         "keys",
-        "parameters_count",
         "is_floating_point",
     ]
 )

@@ -59,13 +59,16 @@ def delete_statement(program: Program, statement: ast.stmt) -> Edit | None:
     if source.python[line_start:start].strip() or rest is None:
         return None
     parent = program.parents[statement]
-    if any(getattr(parent, name, None) == [statement] for name in ("body", "orelse", "finalbody")):
+    blocks = (getattr(parent, name, None) for name in ("body", "orelse", "finalbody"))
+    siblings = next(block for block in blocks if isinstance(block, list) and statement in block)
+    if siblings == [statement] and parent is not program.tree:
         return Edit(start, end, "pass")
+    block = None if parent is program.tree else siblings[0].lineno
     stop = end + rest.end()
     for _, begin, last in source.cells:
         if begin <= line_start <= last < stop:  # the last line of a notebook's cell takes the line break before it
-            return Edit(max(begin, line_start - 1), last, "")
-    return Edit(line_start, stop, "")
+            return Edit(max(begin, line_start - 1), last, "", block)
+    return Edit(line_start, stop, "", block)
 
 
 def after_line(source: Source, line: int, text: str) -> Edit:
@@ -111,7 +114,12 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
 def overlap(edits: Iterable[Edit], others: Iterable[Edit]) -> bool:
     """Whether some of the edits touch the same text."""
     taken = list(others)
-    return any((edit.start < other.end and other.start < edit.end) or edit.start == other.start for edit in edits for other in taken)
+    return any(_touch(edit, other) for edit in edits for other in taken)
+
+
+def _touch(one: Edit, other: Edit) -> bool:
+    same_block = one.block is not None and one.block == other.block
+    return same_block or one.start == other.start or (one.start < other.end and other.start < one.end)
 
 
 def edited(source: Source, edits: Iterable[Edit]) -> Source:

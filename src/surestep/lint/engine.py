@@ -15,7 +15,7 @@ from surestep.lint.rules import RULES
 from surestep.lint.source import Source, SourceError
 
 _MENTIONS = ("xla", "XLA", "surestep", "XRT_")
-_PASSES = 10  # a fix may make room for another
+_PASSES = 50  # a fix may make room for another
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,15 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Text to put in the place of ``source[start:end]`` (character offsets)."""
+    """Text to put in the place of ``source[start:end]`` (character offsets).
+
+    Of a block of statements, one is taken away at a time, so that it doesn't end up empty: ``block`` is the line where such a block begins.
+    """
 
     start: int
     end: int
     text: str
+    block: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

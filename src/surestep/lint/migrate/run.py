@@ -45,15 +45,16 @@ def migrate(source: Source, target: str = "torch_xla") -> Migrated:
     if not concerns(source.text):
         return Migrated(source, 0, 0)
     changes, program = 0, parse(source)
-    changed = True
+    before, changed = unused.unused(program), True
     while changed:  # an import that one pass adds may be what another waits for
-        before = changes
+        count_before = changes
         for one in _SURESTEP if target == "surestep" else _TORCH_XLA:
             program, count = _until_done(program, one)
             changes += count
-        changed = changes > before
-    for one in (unused.unused_imports, unused.repeated_imports) if changes else ():
-        program, _ = _until_done(program, one)
+        changed = changes > count_before
+    if changes:
+        program, _ = _until_done(program, lambda program: unused.unused_imports(program, before))
+        program, _ = _until_done(program, unused.repeated_imports)
     marked = list(marks.marks(program, target))
     return Migrated(edited(program.source, marked) if marked else program.source, changes, len(marked))
 

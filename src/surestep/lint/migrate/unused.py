@@ -13,19 +13,23 @@ from surestep.lint.program import Program
 _FOR_EFFECT = ("torch_xla.distributed.xla_backend", "torch_xla.experimental.pjrt_backend")
 
 
-def unused_imports(program: Program) -> Iterator[Fix | None]:
-    """Names from torch_xla that the file doesn't speak of. A package's ``__init__`` hands names on, and a name in ``__all__`` is spoken
-    of.
-    """
-    if program.source.path.endswith("__init__.py"):
-        return
+def unused(program: Program) -> set[str]:
+    """The names that imports give and nothing speaks of. A name in ``__all__`` is spoken of."""
     used = {node.id for node in ast.walk(program.tree) if isinstance(node, ast.Name)}
     used |= {node.value for node in ast.walk(program.tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {name for name, _ in program.imports} - used
+
+
+def unused_imports(program: Program, before: set[str]) -> Iterator[Fix | None]:
+    """Names from torch_xla that nothing uses any more, and something did before. A package's ``__init__`` hands names on."""
+    if program.source.path.endswith("__init__.py"):
+        return
+    gone_names = unused(program) - before
     for node in ast.walk(program.tree):
         module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
         if not isinstance(node, ast.Import | ast.ImportFrom) or getattr(node, "level", 0):
             continue
-        gone = [alias for alias in node.names if _is_gone(node, alias, module, used)]
+        gone = [alias for alias in node.names if _is_gone(node, alias, module, gone_names)]
         if len(gone) == len(node.names):
             deleted = delete_statement(program, node)
             yield None if deleted is None else Fix((deleted,), safe=True)
@@ -51,9 +55,9 @@ def repeated_imports(program: Program) -> Iterator[Fix | None]:
                     seen.add(text)
 
 
-def _is_gone(node: ast.Import | ast.ImportFrom, alias: ast.alias, module: str, used: set[str]) -> bool:
+def _is_gone(node: ast.Import | ast.ImportFrom, alias: ast.alias, module: str, names: set[str]) -> bool:
     full = f"{module}.{alias.name}" if module else alias.name
-    return full.partition(".")[0] == "torch_xla" and full not in _FOR_EFFECT and alias.name != "*" and _bound(node, alias) not in used
+    return full.partition(".")[0] == "torch_xla" and full not in _FOR_EFFECT and alias.name != "*" and _bound(node, alias) in names
 
 
 def _bound(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:

@@ -186,13 +186,17 @@ torch_xla.sync()
             yield self.found(
                 program,
                 call.node,
-                f"`{ast.unparse(call.node.func)}` is {where}. Take one of the two: leave this line out.",
+                f"`{ast.unparse(call.node.func)}` is {where}. Take one of the two: leave out {_what(call)}.",
                 _without(program, call),
             )
 
 
 def _under_condition(call: Call, loop: Frame) -> bool:
     return any(frame.kind == "if" for frame in call.frames[call.frames.index(loop) :])
+
+
+def _what(call: Call) -> str:
+    return "`barrier=True`" if call.name in names.OPTIMIZER_STEP else "this line"
 
 
 def _without(program: Program, call: Call) -> Fix | None:
@@ -246,7 +250,8 @@ for data, target in pl.MpDeviceLoader(loader, torch_xla.device()):
                     program,
                     call.node,
                     "The loader makes a boundary before each batch; this is a second one in each step, and what it cuts off is a "
-                    "program of its own. " + ("Leave out `barrier=True`." if call.name in names.OPTIMIZER_STEP else "Leave this line out."),
+                    "program of its own. "
+                    f"Leave out {_what(call)}.",
                     _without(program, call),
                 )
 

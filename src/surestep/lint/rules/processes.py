@@ -167,7 +167,8 @@ torch_xla.launch(_mp_fn, args=())
                 continue
             start_method = call.keyword("start_method")
             forks = call.has_stars or (isinstance(start_method, ast.Constant) and start_method.value == "fork")
-            if not forks and not any(frame.kind == "if" and "__name__" in ast.unparse(frame.node.test) for frame in call.frames):  # type: ignore[attr-defined]
+            guarded = any(isinstance(frame.node, ast.If) and "__name__" in ast.unparse(frame.node.test) for frame in call.frames)
+            if not forks and not guarded:
                 yield self.found(
                     program,
                     call.node,
