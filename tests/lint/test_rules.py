@@ -164,3 +164,18 @@ def test_what_public_code_taught():
     assert found(forked, select=("XLA3",)) == []
     switched_off = "import os, torch_xla\nos.environ['XLA_USE_BF16'] = str(0)\n"
     assert found(switched_off) == []
+    loader_from_elsewhere = RULES["XLA101"].invalid[1].replace('.to("xla")', "")
+    assert found(loader_from_elsewhere, select=("XLA1",)) == []
+    two_devices = """
+import torch
+import torch_xla.core.xla_model as xm
+def train(model, optimizer, loader, tpu):
+    for batch in loader:
+        loss = model(batch.to(xm.xla_device()))
+        loss.backward()
+        if tpu:
+            xm.optimizer_step(optimizer)
+        else:
+            optimizer.step()
+"""
+    assert [finding.line for finding in found(two_devices, select=("XLA1",))] == [9]

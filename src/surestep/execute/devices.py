@@ -10,6 +10,8 @@ import functools
 import os
 from typing import TYPE_CHECKING
 
+from surestep.execute import cache
+
 if TYPE_CHECKING:
     import jax
 
@@ -26,6 +28,7 @@ def jax_devices() -> tuple[jax.Device, ...]:
     """This process's devices, in order; starts JAX. ``RuntimeError`` where ``PJRT_DEVICE`` or ``CPU_NUM_DEVICES`` can't be had."""
     import jax
 
+    cache.enable()
     count = os.environ.get("CPU_NUM_DEVICES", "")
     if count:
         if not count.isdigit() or int(count) < 1:

@@ -8,15 +8,11 @@ _ATTENTION = "torch.nn.functional.scaled_dot_product_attention runs on the devic
 _TEXT = "JAX_DUMP_IR_TO=DIRECTORY writes the StableHLO of each program, XLA_FLAGS=--xla_dump_to=DIRECTORY what XLA makes of it"
 _CACHE = "`torch_xla.runtime.initialize_cache` keeps compiled programs between runs"
 _LOOP = "a loop in Python is recorded as it runs, and is one program a step inside `torch_xla.step`"
-_COMPILE = "`surestep.compile` makes a function one program; so does `torch_xla.step` around its call"
-_EAGER = "nothing is to be switched: each value is there when it is read; `torch_xla.sync` runs what is recorded up to a line"
 _METRICS = "`surestep.metrics` has the counters, with the causes and lines of what was cut"
 _BITS = "`torch_xla.amp.autocast` with dtype=torch.bfloat16"
 _LOADER = "`torch_xla.distributed.parallel_loader.MpDeviceLoader`"
 
 INSTEAD = {
-    "torch_xla.compile": _COMPILE,
-    "torch_xla.experimental_compile": _COMPILE,
     "torch_xla._XLAC._flash_attention": _ATTENTION,
     "torch_xla._XLAC._get_graph_hash": _CACHE,
     "torch_xla._XLAC._get_stablehlo": _TEXT,
@@ -50,11 +46,8 @@ INSTEAD = {
     "torch_xla.distributed.xla_backend": _ALONE,
     "torch_xla.distributed.zero_redundancy_optimizer": _ALONE,
     "torch_xla.experimental.assume_pure": _LOOP,
-    "torch_xla.experimental.compile": _COMPILE,
     "torch_xla.experimental.custom_kernel": f"{_ATTENTION}; {_KERNEL}",
     "torch_xla.experimental.distributed_checkpoint": "`torch_xla.core.xla_model.save`, or torch.save",
-    "torch_xla.experimental.eager": _EAGER,
-    "torch_xla.experimental.is_eager_mode": _EAGER,
     "torch_xla.experimental.gradient_accumulation": _LOOP,
     "torch_xla.experimental.pallas_kernels": f"{_ATTENTION}; {_KERNEL}",
     "torch_xla.experimental.pjrt": "`torch_xla.runtime` has its functions",

@@ -10,7 +10,7 @@ from surestep.lint.findings import Fix, Severity
 from surestep.lint.program import Call, Frame, Program, TrainingLoop, is_boundary, is_step_block, makes_boundaries
 from surestep.lint.rules.rule import Found, Rule, fix
 from surestep.lint.rules.wrap import wrap_in_step
-from surestep.lint.values import COMPILED
+from surestep.lint.values import COMPILED, UNKNOWN
 
 
 class NoBoundary(Rule):
@@ -86,8 +86,11 @@ for batch in batches:
         for loop in program.training_loops:
             if _has_boundary(program, loop):
                 continue
-            step, _ = loop.steps[0]
+            steps = [step for step, _ in loop.steps]
+            step = next((step for step in steps if step.name in names.OPTIMIZER_STEP), steps[0])
             reduced = step.name in names.OPTIMIZER_STEP
+            if reduced and _may_be_device_loader(program, loop):
+                continue
             why = (
                 "xm.optimizer_step is no boundary without barrier=True, a device loader or step()"
                 if reduced
@@ -115,6 +118,12 @@ def _has_boundary(program: Program, loop: TrainingLoop) -> bool:
     if any(is_step_block(frame) for event in events for frame in event.frames):
         return True
     return _called_in_step(program, loop)
+
+
+def _may_be_device_loader(program: Program, loop: TrainingLoop) -> bool:
+    """Whether the loop is over something from elsewhere, whose batches are on the device already."""
+    moves = any(isinstance(event, Call) and event.method == "to" for event in program.inside(loop.frame, loop.function))
+    return isinstance(loop.frame.node, ast.For) and loop.frame.value == UNKNOWN and not moves
 
 
 def _called_in_step(program: Program, loop: TrainingLoop) -> bool:
