@@ -71,6 +71,20 @@ CASES = {
         "g(p.per_device_loader(d))\n",
         "import torch_xla.distributed.parallel_loader as pl\ndef f():\n    p = pl.MpDeviceLoader(loader, d, batchdim=1)\n    g(p)\n",
     ),
+    "two loaders under one name": (
+        "import torch_xla.distributed.parallel_loader as pl\n"
+        "def f():\n    p = pl.ParallelLoader(a, [d])\n    g(p.per_device_loader(d))\n"
+        "    p = pl.ParallelLoader(b, [d])\n    g(p.per_device_loader(d))\n",
+        "import torch_xla.distributed.parallel_loader as pl\n"
+        "def f():\n    p = pl.MpDeviceLoader(a, d)\n    g(p)\n    p = pl.MpDeviceLoader(b, d)\n    g(p)\n",
+    ),
+    "a loader that is used otherwise": (
+        "import torch_xla.distributed.parallel_loader as pl\ndef f():\n"
+        "    p = pl.ParallelLoader(a, [d])\n    g(p.per_device_loader(d))\n    p.close()\n",
+        "import torch_xla.distributed.parallel_loader as pl\ndef f():\n"
+        "    # migrate: XLA901 torch_xla.distributed.parallel_loader.ParallelLoader: Write: `MpDeviceLoader(loader, device)`.\n"
+        "    p = pl.ParallelLoader(a, [d])\n    g(p.per_device_loader(d))\n    p.close()\n",
+    ),
     "a rendezvous and a module that have moved": (
         "import torch.distributed as dist\nimport torch_xla.experimental.pjrt_backend\ndist.init_process_group('xla', "
         "init_method='pjrt://')\n",
