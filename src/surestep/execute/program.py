@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from surestep.execute.devices import jax_devices
+from surestep.execute.world import AXIS, replicated, world
 from surestep.observe import events
 from surestep.observe.frames import Line
 
@@ -42,6 +43,42 @@ class Program:
             return self.executable(floats, ints, *leaves)
 
 
+class LocalProgram(Program):
+    """Of one process among several, without them: what other programs have left may be labelled as all processes' array."""
+
+    def __call__(self, leaves: Sequence[Any], floats: Any, ints: Any) -> Sequence[Any]:
+        """As ``Program``."""
+        return super().__call__([leaf if leaf.is_fully_addressable else leaf.addressable_data(0) for leaf in leaves], floats, ints)
+
+
+class ReplicaProgram(Program):
+    """Of all processes at once, each with its own values: every array is labelled as one that they have in common."""
+
+    __slots__ = ("numbers",)
+    numbers: dict[bytes, Any]
+
+    def __call__(self, leaves: Sequence[Any], floats: Any, ints: Any) -> Sequence[Any]:
+        """As ``Program``. The last int is 0, which XLA can't know; the last output, a number of each collective, is nobody's."""
+        given = [_labelled(leaf) if leaf.is_fully_addressable else leaf for leaf in leaves]
+        return super().__call__(given, self._kept(floats), self._kept(np.append(ints, 0)))[:-1]
+
+    def _kept(self, numbers: np.ndarray) -> Any:
+        """The numbers on the device: mostly they are those of the last time."""
+        key = numbers.dtype.char.encode() + numbers.tobytes()
+        found = self.numbers.get(key)
+        if found is None:
+            if len(self.numbers) > 4:
+                self.numbers.clear()
+            with jax.enable_x64(True):
+                found = self.numbers[key] = _labelled(jax.device_put(numbers, jax_devices()[0]))
+        return found
+
+
+def _labelled(leaf: Any) -> Any:
+    """Costs some microseconds, so what a program gives stays labelled until the next."""
+    return jax.make_array_from_single_device_arrays(leaf.shape, replicated(), [leaf])
+
+
 def build(
     name: str,
     function: Callable[..., Sequence[Any]],
@@ -52,21 +89,26 @@ def build(
     device: int,
     line: Line | None,
     options: dict[str, Any] | None = None,
+    together: bool = False,
 ) -> Program:
-    """Compiles ``function(floats, ints, *leaves)`` for one device.
+    """Compiles ``function(floats, ints, *leaves)`` for one device; or, ``together``, for one device of each process.
 
     ``numbers`` is how many floats and ints it takes; ``outputs`` are (SSA index, figures); of ``donatable`` leaves those are donated that
     have an output of the same shape and dtype to give their memory to. ``options`` are XLA's own, for this program.
     """
     donated = _matching(leaves, [figures for _, figures in outputs], donatable)
-    sharding = jax.sharding.SingleDeviceSharding(jax_devices()[device])
-    floats, ints = numbers
+    sharding = replicated() if together else jax.sharding.SingleDeviceSharding(jax_devices()[device])
+    floats, ints = numbers[0], numbers[1] + together
     with jax.enable_x64(True), _Shown(name, line):
         arguments = [
             jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
             for shape, dtype in (((floats,), np.dtype(np.float64)), ((ints,), np.dtype(np.int64)), *leaves)
         ]
         start = time.perf_counter()
+        if together:
+            everywhere = jax.sharding.PartitionSpec()
+            mesh = replicated().mesh
+            function = jax.shard_map(function, mesh=mesh, in_specs=everywhere, out_specs=everywhere, axis_names={AXIS}, check_vma=False)
         function.__name__ = name
         lowered = jax.jit(function, donate_argnums=tuple(leaf + 2 for leaf in sorted(donated)), keep_unused=True).lower(*arguments)
         middle = time.perf_counter()
@@ -75,7 +117,11 @@ def build(
     events.emit(
         "compile", line, program=name, lower_seconds=middle - start, compile_seconds=end - middle, outputs=len(outputs), leaves=len(leaves)
     )
-    return Program(name, executable, tuple(index for index, _ in outputs), frozenset(donated))
+    kind = ReplicaProgram if together else Program if world().size == 1 else LocalProgram
+    program = kind(name, executable, tuple(index for index, _ in outputs), frozenset(donated))
+    if isinstance(program, ReplicaProgram):
+        program.numbers = {}
+    return program
 
 
 def _matching(leaves: Sequence[Input], outputs: Sequence[Input], donatable: Sequence[int]) -> set[int]:
