@@ -4,11 +4,14 @@ import os
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import surestep
 import surestep.torch_xla.core.functions as xf
 import surestep.torch_xla.core.xla_model as xm
+import surestep.torch_xla.distributed.xla_backend  # (makes the backend known)
 import surestep.torch_xla.runtime as xr
 from surestep.torch_xla.distributed import xla_multiprocessing as xmp
 
@@ -109,16 +112,21 @@ def network(kind):
     return nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), nn.Flatten(), nn.Linear(32, 3))
 
 
+def make_optimizer(model):
+    """Not Adam, which makes full steps of the rounding where a gradient is zero (a key's bias in attention)."""
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
 def batches(kind, steps, size):
     shape = {"mlp": (6,), "cnn": (1, 4, 4), "transformer": (4, 8)}[kind]
     torch.manual_seed(1)
     return [(torch.randn(size, *shape), torch.randint(3, (size,))) for _ in range(steps)]
 
 
-def train_alone(kind, steps, size, make=torch.optim.AdamW):
+def train_alone(kind, steps, size):
     """One process, on the CPU, on whole batches."""
     model = network(kind)
-    optimizer = make(model.parameters(), lr=1e-2)
+    optimizer = make_optimizer(model)
     losses = []
     for x, y in batches(kind, steps, size):
         optimizer.zero_grad()
@@ -133,7 +141,7 @@ def train(kind, steps, size, style):
     """Pattern 2: each process on its part of each batch."""
     rank, world = xr.global_ordinal(), xr.world_size()
     model = network(kind).to("xla")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = make_optimizer(model)
     losses = []
     surestep.clear_metrics()
     for x, y in batches(kind, steps, size):
@@ -158,8 +166,7 @@ def one_step(model, optimizer, x, y):
     return loss
 
 
-def fail(how, directory):
-    rank = xr.global_ordinal()
+def fail(rank, how, directory):
     with open(f"{directory}/{rank}.pid", "w") as file:
         file.write(str(os.getpid()))
     x = torch.ones(4, device="xla")
@@ -173,7 +180,7 @@ def fail(how, directory):
                 raise SystemExit(3)
             if how == "short":
                 return
-            if how in ("operation", "hidden"):
+            if how == "operation":
                 x = xm.all_reduce("max", x)
                 surestep.sync()
                 continue
@@ -185,5 +192,116 @@ def fail(how, directory):
                 xm.rendezvous("alone")
         x = xm.all_reduce("sum", x)
         surestep.sync()
-    if how != "hidden":
-        x.tolist()
+    x.tolist()
+
+
+def c10d(init):
+    """Each of torch.distributed's collectives."""
+    dist.init_process_group("xla", **init)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    x = torch.arange(4.0, device="xla") + 10 * rank
+    found = {"place": (rank, world, dist.get_backend())}
+
+    def run(name, tensor, function, *args, **kwargs):
+        function(*args, **kwargs)
+        found[name] = [t.cpu().tolist() for t in tensor] if isinstance(tensor, list) else tensor.cpu().tolist()
+
+    for name, op in (
+        ("sum", dist.ReduceOp.SUM),
+        ("avg", dist.ReduceOp.AVG),
+        ("max", dist.ReduceOp.MAX),
+        ("product", dist.ReduceOp.PRODUCT),
+    ):
+        t = x.clone()
+        run(f"all_reduce {name}", t, dist.all_reduce, t, op)
+    t = x.clone()
+    run("reduce", t, dist.reduce, t, 1)
+    t = x.clone()
+    run("broadcast", t, dist.broadcast, t, 1)
+    slots = [torch.empty(4, device="xla") for _ in range(world)]
+    run("all_gather", slots, dist.all_gather, slots, x)
+    t = torch.empty(4 * world, device="xla")
+    run("all_gather_into_tensor", t, getattr(dist, "all_gather_single", dist.all_gather_into_tensor), t, x)
+    slots = [torch.empty(4, device="xla") for _ in range(world)] if rank == 1 else None
+    dist.gather(x, slots, dst=1)
+    found["gather"] = [slot.tolist() for slot in slots] if slots else None
+    t = torch.empty(4, device="xla")
+    run("scatter", t, dist.scatter, t, [x, x + 1] if rank == 0 else None, 0)
+    t = torch.empty(4, device="xla")
+    run("reduce_scatter", t, dist.reduce_scatter, t, [x, x + 1])
+    t = torch.empty(2, device="xla")
+    run("reduce_scatter_tensor", t, getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor), t, x)
+    slots = [torch.empty(4, device="xla") for _ in range(world)]
+    run("all_to_all", slots, dist.all_to_all, slots, [x, x + 1])
+    t = torch.empty(4, device="xla")
+    run("all_to_all_single", t, dist.all_to_all_single, t, x)
+    dist.barrier()
+    group = dist.new_group([1])
+    t = x.clone()
+    if rank == 1:
+        dist.all_reduce(t, group=group)
+    found["group of one"] = t.tolist()
+    both = dist.new_group([0, 1])
+    t = x.clone()
+    work = dist.all_reduce(t, group=both, async_op=True)
+    work.wait()
+    found["group of both"] = t.tolist()
+    objects = [{"from": rank}, "x"] if rank == 0 else [None, None]
+    dist.broadcast_object_list(objects, src=0)
+    everybody = [None] * world
+    dist.all_gather_object(everybody, f"rank {rank}")
+    found["objects"] = (objects, everybody)
+    dist.destroy_process_group()
+    return found
+
+
+def ddp(kind, steps, size, options, style="step"):
+    """Pattern 3: DistributedDataParallel on each process's part of each batch."""
+    dist.init_process_group("xla", init_method="xla://")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(rank)
+    model = network(kind)
+    if rank == 1:  # DDP gives all the first one's
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(1)
+    model = DistributedDataParallel(model.to("xla"), gradient_as_bucket_view=True, **options)
+    optimizer = make_optimizer(model)
+    losses = []
+    surestep.sync()
+    surestep.clear_metrics()
+    for x, y in batches(kind, steps, size):
+        x, y = x[rank::world].to("xla"), y[rank::world].to("xla")
+        with surestep.step():
+            optimizer.zero_grad()
+            if style == "no_sync":
+                half = len(x) // 2
+                with model.no_sync():
+                    (nn.functional.cross_entropy(model(x[:half]), y[:half]) / 2).backward()
+                (nn.functional.cross_entropy(model(x[half:]), y[half:]) / 2).backward()
+            else:
+                loss = nn.functional.cross_entropy(model(x), y)
+                loss.backward()
+                losses.append(loss.detach())
+            optimizer.step()
+    metrics = surestep.metrics().to_dict()
+    result = [p.detach().cpu() for p in model.parameters()], [loss.item() for loss in losses], metrics
+    dist.destroy_process_group()
+    return result
+
+
+def drift(how):
+    """Training that goes apart."""
+    rank = xr.global_ordinal()
+    torch.manual_seed(rank if how == "weights" else 0)
+    model = nn.Linear(6, 3).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in batches("mlp", 12, 8):
+        with surestep.step():
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x[rank::2].to("xla")), y[rank::2].to("xla")).backward()
+            if how == "plain":
+                optimizer.step()
+            else:
+                xm.optimizer_step(optimizer)
+    return [p.detach().cpu() for p in model.parameters()]

@@ -1,9 +1,11 @@
-"""Whether all processes are about to do the same together: where one doesn't, the others would wait for ever.
+"""Whether all processes do the same together: where one doesn't, the others would wait for ever.
 
-What lies between collectives may differ, and so may the programs that hold them; what must agree is their sequence. Each run of a program
-with collectives is one *meeting*, counted by the group that meets. A process whose meeting is the one that followed the same before says
-nothing, so that a steady loop pays nothing. One whose meeting is another writes it to the store and waits for the others' word. A thread
-looks there from time to time, and answers for meetings that were not worth a word.
+What lies between collectives may differ, and so may the programs in which they are run: one process reads a value between two of them, the
+others don't. What must agree is their sequence, in each group of processes. A collective that follows what it followed before goes without
+a word, so that a steady loop pays nothing. Of any other each process writes to the store what it is. Before a program that begins with such
+a one is run, the others' word is waited for; what comes later in a program is compared once the program is running, since others may
+be about to run the first part of it alone. A thread looks at the store from time to time: it compares too, answers for what went without
+a word, and ends the process where the main thread waits inside XLA.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ Group = tuple[int, ...]
 LOOKS = 0.25  # seconds between two looks at the store
 GRACE = 5.0  # seconds for the main thread to raise an error, before the process is ended
 SILENCE = 60.0  # seconds of waiting after which it is said
-HISTORY = 10_000  # meetings for which a late question can be answered
-KEPT = 16  # words of this process that are left in the store
+HISTORY = 10_000  # collectives for which a late question can be answered
+CONTEXT = 16  # collectives that foretell the next
 
 
 class Disagreement(RuntimeError):
@@ -44,33 +46,36 @@ class Note(NamedTuple):
 class _State(NamedTuple):
     """What a process says of itself in the store."""
 
-    asked: tuple[tuple[Group, int], ...] = ()  # the meetings for which it waits
-    ended: dict[Group, int] | None = None  # how many meetings it has had, when it has ended
+    asked: tuple[tuple[Group, int], ...] = ()  # the collectives of which it wants the others' word
+    ended: dict[Group, int] | None = None  # how many collectives it has had, when it has ended
     failure: str | None = None
 
 
-class _Meetings:
-    """Those of one group."""
+class _Stream:
+    """The collectives of one group, in their order."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.past: deque[tuple[Note, ...]] = deque(maxlen=HISTORY)
-        self.next: dict[Any, tuple[str, ...]] = {}  # what followed what, the last time
-        self.last: tuple[str, ...] = ()
+        self.past: deque[Note] = deque(maxlen=HISTORY)
+        self.recent: deque[str] = deque(maxlen=CONTEXT)
+        self.next: dict[tuple[str, ...], str] = {}  # what followed what, the last time
 
-    def expected(self, sequence: list[Note]) -> bool:
-        """Notes a meeting. Whether it could be foreseen: all processes have the same past, and so foresee the same."""
-        what = tuple(note.what for note in sequence)
-        foreseen = self.next.get(self.last) == what
-        self.next[self.last] = self.last = what
-        self.past.append(tuple(sequence))
+    def foreseen(self, note: Note) -> bool:
+        """Notes a collective. Whether it is what was to be expected: with the same past, all processes expect the same."""
+        context = tuple(self.recent)
+        found = self.next.get(context) == note.what
+        if len(self.next) > HISTORY:
+            self.next.clear()
+        self.next[context] = note.what
+        self.recent.append(note.what)
+        self.past.append(note)
         self.count += 1
-        return foreseen
+        return found
 
-    def at(self, number: int) -> tuple[Note, ...]:
-        """The sequence of a meeting that has been."""
+    def at(self, number: int) -> Note:
+        """A collective that has been."""
         position = number - self.count + len(self.past)
-        return self.past[position] if position >= 0 else (Note((), "a meeting too long ago to be known", "an unknown line"),)
+        return self.past[position] if position >= 0 else Note((), "a collective too long ago to be known", "an unknown line")
 
 
 class Agreement:
@@ -80,54 +85,61 @@ class Agreement:
         self.store = store
         self.rank = place.rank
         self.everybody = tuple(range(place.size))
-        self.state = _State()
-        self.meetings: dict[Group, _Meetings] = {}
-        self.answered: deque[tuple[Group, int]] = deque()
+        self.streams: dict[Group, _Stream] = {}
+        self.written: deque[tuple[Group, int]] = deque()
+        self.pending: list[tuple[Group, int]] = []  # still to be compared
         self.error: str | None = None
         self.raised = threading.Event()
         self.lock = threading.Lock()
         self.over = threading.Event()
-        self.say(self.state)
+        self.say(_State())
         self.thread = threading.Thread(target=self._look, name="surestep agreement", daemon=True)
         self.thread.start()
 
-    # Meetings
+    # Collectives
 
     def check(self, notes: list[Note]) -> None:
-        """Called before each meeting. ``Disagreement`` where another process does something else."""
+        """Called before a program with these collectives is run. ``Disagreement`` where another process does something else."""
         self.look_for_error()
-        by_group: dict[Group, list[Note]] = {}
-        for note in notes:
-            by_group.setdefault(note.group, []).append(note)
+        self.settle()
         asked = []
         with self.lock:
-            for group, sequence in sorted(by_group.items()):
-                meetings = self.meetings.setdefault(group, _Meetings())
-                if not meetings.expected(sequence):
-                    asked.append((group, meetings.count - 1))
-        if asked:
-            for group, number in asked:
-                self._answer(group, number)
-            self.say(_State(asked=tuple(asked)))
-            for group, number in asked:
-                self._differ(number, self._wait(group, number))
-                self.look_for_error()
-            self.say(_State())
+            for note in notes:
+                stream = self.streams.setdefault(note.group, _Stream())
+                if not stream.foreseen(note):
+                    asked.append((note.group, stream.count - 1))
+        if not asked:
+            return
+        for group, number in asked:
+            self._write(group, number)
+        self.say(_State(asked=tuple(asked)))
+        stream = self.streams[notes[0].group]
+        at_once = asked[0] == (notes[0].group, stream.count - sum(note.group == notes[0].group for note in notes))
+        self.pending = asked
+        if at_once:
+            self._wait(*asked[0])
+            self.pending = asked[1:]
+
+    def settle(self) -> None:
+        """Waits for the others' word about what is running already."""
+        while self.pending:
+            self._wait(*self.pending[0])
+            self.pending = self.pending[1:]
 
     def _key(self, group: Group, number: int, rank: int) -> str:
         return f"{'.'.join(map(str, group))}/{number}/{rank}"
 
-    def _answer(self, group: Group, number: int) -> None:
+    def _write(self, group: Group, number: int) -> None:
         with self.lock:
-            if (group, number) in self.answered:
+            if (group, number) in self.written:
                 return
-            self.answered.append((group, number))
-            if len(self.answered) > KEPT:
-                self.store.delete_key(self._key(*self.answered.popleft(), self.rank))
-            sequence = self.meetings[group].at(number)
-        self.store.set(self._key(group, number, self.rank), pickle.dumps([tuple(note) for note in sequence]))
+            self.written.append((group, number))
+            if len(self.written) > HISTORY:
+                self.store.delete_key(self._key(*self.written.popleft(), self.rank))
+            note = self.streams[group].at(number)
+        self.store.set(self._key(group, number, self.rank), pickle.dumps(tuple(note)))
 
-    def _wait(self, group: Group, number: int) -> dict[int, list[Note]]:
+    def _wait(self, group: Group, number: int) -> None:
         keys = {rank: self._key(group, number, rank) for rank in group}
         start, said = time.monotonic(), 0.0
         while not self.store.check(list(keys.values())):
@@ -136,17 +148,16 @@ class Agreement:
             if waited > said + SILENCE:
                 said = waited
                 missing = [rank for rank, key in keys.items() if not self.store.check([key])]
-                _say(f"rank {self.rank} has waited {waited:.0f} s for rank(s) {missing}: {self.meetings[group].past[-1][0].what}")
+                _say(f"rank {self.rank} has waited {waited:.0f} s for rank(s) {missing}: {self.streams[group].at(number).what}")
             time.sleep(min(0.02, 0.0005 + waited / 10))
-        return {rank: self._read(key) for rank, key in keys.items()}
+        self._compare(number, keys)
+        self.look_for_error()
 
-    def _read(self, key: str) -> list[Note]:
-        return [Note(*note) for note in pickle.loads(self.store.get(key))]
-
-    def _differ(self, number: int, found: dict[int, list[Note]]) -> None:
-        difference = first_difference(found)
-        if difference is not None:
-            self.error = f"the processes don't do the same together at meeting {number + 1}. {difference}"
+    def _compare(self, number: int, keys: dict[int, str]) -> None:
+        notes = {rank: Note(*pickle.loads(self.store.get(key))) for rank, key in keys.items()}
+        if len({note.what for note in notes.values()}) > 1:
+            said = "; ".join(f"rank {rank}: {note.what} at {note.line}" for rank, note in sorted(notes.items()))
+            self.error = f"the processes don't do the same together. The first difference is collective {number + 1} of this run: {said}"
 
     def look_for_error(self) -> None:
         """``Disagreement`` if there is one."""
@@ -159,7 +170,6 @@ class Agreement:
 
     def say(self, state: _State) -> None:
         """Tells the others about this process."""
-        self.state = state
         self.store.set(f"state/{self.rank}", pickle.dumps(tuple(state)))
 
     def _look(self) -> None:
@@ -185,20 +195,21 @@ class Agreement:
             if state.failure is not None:
                 self.error = self.error or f"rank {rank} has failed: {state.failure}"
             for group, number in state.asked:
-                if self.rank in group and group in self.meetings and self.meetings[group].count > number:
-                    self._answer(group, number)
-                    theirs, ours = (self._key(group, number, other) for other in (rank, self.rank))
-                    if self.store.check([theirs, ours]):
-                        self._differ(number, {rank: self._read(theirs), self.rank: self._read(ours)})
+                if self.rank in group and group in self.streams and self.streams[group].count > number:
+                    self._write(group, number)
+                    keys = {other: self._key(group, number, other) for other in (rank, self.rank)}
+                    if self.store.check(list(keys.values())):
+                        self._compare(number, keys)
             if state.ended is not None:
                 self._outlived(rank, state.ended)
 
     def _outlived(self, rank: int, ended: dict[Group, int]) -> None:
-        for group, meetings in self.meetings.items():
-            if rank in group and meetings.count > ended.get(group, 0):
-                note = meetings.at(ended.get(group, 0))[0]
+        for group, stream in self.streams.items():
+            had = ended.get(group, 0)
+            if rank in group and stream.count > had:
+                note = stream.at(had)
                 self.error = (
-                    f"rank {rank} has ended after {ended.get(group, 0)} meeting(s), and rank {self.rank} goes on to another one: "
+                    f"rank {rank} has ended after {had} collective(s), and rank {self.rank} goes on to another one: "
                     f"{note.what} at {note.line}. Do all ranks take the same number of steps? A DistributedSampler, or drop_last=True, "
                     f"gives each the same number of batches"
                 )
@@ -216,7 +227,8 @@ class Agreement:
             self.thread.join()
 
     def _wait_for_all(self) -> None:
-        self.say(_State(ended={group: meetings.count for group, meetings in self.meetings.items()}))
+        self.settle()
+        self.say(_State(ended={group: stream.count for group, stream in self.streams.items()}))
         keys = [f"state/{rank}" for rank in self.everybody]
         start, said = time.monotonic(), 0.0
         while True:
@@ -230,20 +242,6 @@ class Agreement:
                 missing = [rank for rank, state in zip(self.everybody, states, strict=True) if state.ended is None]
                 _say(f"rank {self.rank} has ended, and has waited {waited:.0f} s for rank(s) {missing} to end")
             time.sleep(0.02)
-
-
-def first_difference(found: dict[int, list[Note]]) -> str | None:
-    """What the ranks do at the first place where they differ; None where they agree."""
-    longest = max(len(notes) for notes in found.values())
-    for place in range(longest):
-        notes = {rank: notes[place] if place < len(notes) else None for rank, notes in found.items()}
-        if len({None if note is None else note.what for note in notes.values()}) > 1:
-            said = [
-                f"rank {rank}: {f'{note.what} at {note.line}' if note else 'nothing more in this step'}"
-                for rank, note in sorted(notes.items())
-            ]
-            return f"The first difference, collective {place + 1}: " + "; ".join(said)
-    return None
 
 
 def _say(message: str) -> None:
