@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from surestep.loop.loader import MpDeviceLoader
     from surestep.loop.optimizer import optimizer_step
     from surestep.parallel.launcher import launch
-    from surestep.replay.compiled import GraphBreak, compile, explain
+    from surestep.replay.compiled import compile
+    from surestep.replay.explain import explain
+    from surestep.replay.scope import GraphBreak
     from surestep.tensor.custom import lowering
     from surestep.tensor.host import FallbackError
 
@@ -54,11 +56,11 @@ __version__ = "0.1.0"
 
 _LATER = {
     "FallbackError": "surestep.tensor.host",
-    "GraphBreak": "surestep.replay.compiled",
+    "GraphBreak": "surestep.replay.scope",
     "MpDeviceLoader": "surestep.loop.loader",
     "add_step_closure": "surestep.loop.boundaries",
     "compile": "surestep.replay.compiled",
-    "explain": "surestep.replay.compiled",
+    "explain": "surestep.replay.explain",
     "launch": "surestep.parallel.launcher",
     "lowering": "surestep.tensor.custom",
     "optimizer_step": "surestep.loop.optimizer",

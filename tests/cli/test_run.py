@@ -264,3 +264,16 @@ def test_it_leaves_the_environment_alone(tmp_path):
     script = written(tmp_path, "import json, os, torch_xla\nprint(json.dumps(dict(os.environ)))")
     environment = {**os.environ, "MARK": "here"}
     assert json.loads(surestep("run", script, env=environment).stdout) == environment
+
+
+def test_a_script_is_compiled_as_python_does(tmp_path):
+    """Nothing of what our own modules import from ``__future__`` is theirs: annotations are values, and the code is the same."""
+    script = tmp_path / "script.py"
+    script.write_text("def f(x: int): pass\nprint(f.__annotations__, f.__code__.co_flags)\n")
+    expected = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run([sys.executable, "-m", "surestep", "run", script], capture_output=True, text=True, check=True).stdout
+    assert found == expected
+    piped = subprocess.run(
+        [sys.executable, "-m", "surestep", "run", "-"], input=script.read_text(), capture_output=True, text=True, check=True
+    )
+    assert piped.stdout == expected

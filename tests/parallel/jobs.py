@@ -143,6 +143,7 @@ def train(kind, steps, size, style):
     model = network(kind).to("xla")
     optimizer = make_optimizer(model)
     losses = []
+    compiled = surestep.compile(one_step)
     surestep.clear_metrics()
     for x, y in batches(kind, steps, size):
         x, y = x[rank::world].to("xla"), y[rank::world].to("xla")
@@ -150,6 +151,8 @@ def train(kind, steps, size, style):
             with surestep.step():
                 loss = one_step(model, optimizer, x, y)
                 xm.add_step_closure(lambda loss: losses.append(loss.item()), (loss.detach(),))
+        elif style == "compile":
+            losses.append(compiled(model, optimizer, x, y))
         else:
             losses.append(one_step(model, optimizer, x, y).detach())
             if style == "print" and xm.is_master_ordinal():

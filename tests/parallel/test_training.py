@@ -8,7 +8,9 @@ from parallel.processes import ranks
 from surestep.parallel.launcher import ProcessFailed
 
 
-@pytest.mark.parametrize(("kind", "style"), [("mlp", "step"), ("mlp", "print"), ("cnn", "plain"), ("transformer", "step")])
+@pytest.mark.parametrize(
+    ("kind", "style"), [("mlp", "step"), ("mlp", "print"), ("cnn", "plain"), ("mlp", "compile"), ("transformer", "step")]
+)
 def test_it_is_one_process_on_the_whole_batch(tmp_path, kind, style):
     steps, size = 10, 8
     expected, losses = jobs.train_alone(kind, steps, size)

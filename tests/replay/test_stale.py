@@ -1,7 +1,7 @@
 """Compiled steps whose Python state changes: whatever it is, each call gives what plain PyTorch gives on the CPU.
 
-Each case makes a step and what happens to its state between calls. ``replayed`` says whether the step must come to be replayed, must never be,
-or may.
+Each case makes a step and what happens to its state between calls. ``replayed`` says whether the step must come to be replayed, must never
+be, or may.
 """
 
 from __future__ import annotations

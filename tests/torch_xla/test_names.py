@@ -110,7 +110,7 @@ def test_what_works_in_their_place_is_said():
         _later.check_module("torch_xla.distributed.fsdp")
     without = {name for name in later() if not _instead.instead_of(name)}
     assert without == {
-        *("torch_xla._found_libtpu", "torch_xla.backends", "torch_xla.set_custom_compile_options"),
+        *("torch_xla._found_libtpu", "torch_xla.backends"),
         *("torch_xla.experimental.mark_pattern_utils", "torch_xla.tf_saved_model_integration", "torch_xla.utils.gcsfs"),
     }
 

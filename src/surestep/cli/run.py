@@ -52,7 +52,7 @@ def _run_script(arguments: tuple[str, ...]) -> None:
     main.__dict__.update(__builtins__=__builtins__, __cached__=None)
     if path == "-":
         _begin_path("")
-        exec(compile(sys.stdin.buffer.read(), "<stdin>", "exec"), main.__dict__)
+        exec(compile(sys.stdin.buffer.read(), "<stdin>", "exec", dont_inherit=True), main.__dict__)
     elif pkgutil.get_importer(path) is not None:  # a directory or a zip file, whose __main__.py is run
         sys.path[:0] = [os.path.abspath(path), PATH]
         _run_as_main("__main__", alter_argv=False)
@@ -69,7 +69,7 @@ def _compiled(path: str) -> CodeType:
         with open(path, "rb") as file:
             compiled = pkgutil.read_code(file)  # None where it is no .pyc
             file.seek(0)
-            return compiled or compile(file.read(), path, "exec")
+            return compiled or compile(file.read(), path, "exec", dont_inherit=True)  # our own `from __future__` is not theirs
     except OSError as error:
         sys.stderr.write(f"surestep: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n")
         raise SystemExit(2) from None

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from surestep.execute import cache
 from surestep.execute.world import world
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def jax_devices() -> tuple[jax.Device, ...]:
     """This process's devices, in order; starts JAX. ``RuntimeError`` where ``PJRT_DEVICE`` or ``CPU_NUM_DEVICES`` can't be had."""
     import jax
 
+    cache.enable()
     for prepare in before_start:
         prepare()
     count = os.environ.get("CPU_NUM_DEVICES", "") if world().size == 1 else "1"

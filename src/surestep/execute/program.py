@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -28,14 +29,26 @@ class Input(NamedTuple):
 class Program:
     """A compiled trace. ``donated`` are the positions of the leaves whose memory the outputs reuse."""
 
-    __slots__ = ("donated", "executable", "name", "outputs", "uses")
+    __slots__ = ("device", "donated", "executable", "name", "numbers", "outputs", "sent", "smallest", "uses")
 
-    def __init__(self, name: str, executable: Any, outputs: tuple[int, ...], donated: frozenset[int]):
+    def __init__(self, name: str, executable: Any, outputs: Sequence[tuple[int, Input]], donated: frozenset[int], device: int):
         self.name = name
         self.executable = executable
-        self.outputs = outputs
+        self.outputs = tuple(index for index, _ in outputs)
+        # by which a run is waited for
+        self.smallest = min(range(len(outputs)), key=lambda position: math.prod(outputs[position][1].shape), default=0)
         self.donated = donated
         self.uses = 0
+        self.device = device
+        self.numbers = b""
+        self.sent: tuple[Any, Any] = (None, None)
+
+    def with_numbers(self, floats: np.ndarray, ints: np.ndarray) -> tuple[Any, Any]:
+        """The numbers on the device: those of the call before, where they are the same to the bit, which costs less than to send them."""
+        numbers = floats.tobytes() + ints.tobytes()
+        if self.sent[0] is None or numbers != self.numbers:
+            self.numbers, self.sent = numbers, (numbers_to_device(floats, self.device), numbers_to_device(ints, self.device))
+        return self.sent
 
     def __call__(self, leaves: Sequence[Any], floats: Any, ints: Any) -> Sequence[Any]:
         """The outputs' arrays, at once: the computation may still be running."""
@@ -52,31 +65,38 @@ class LocalProgram(Program):
 
 
 class ReplicaProgram(Program):
-    """Of all processes at once, each with its own values: every array is labelled as one that they have in common."""
+    """Of all processes at once, each with its own values: every array is labelled as one that they have in common.
 
-    __slots__ = ("numbers",)
-    numbers: dict[bytes, Any]
+    It takes one int more, 0, which XLA can't know, and gives one output more, a number of each collective.
+    """
+
+    def __init__(self, name: str, executable: Any, outputs: Sequence[tuple[int, Input]], donated: frozenset[int], device: int):
+        super().__init__(name, executable, outputs, donated, device)
+        self.smallest = len(outputs)
+
+    def with_numbers(self, floats: np.ndarray, ints: np.ndarray) -> tuple[Any, Any]:
+        """As ``Program``."""
+        before = self.sent
+        found = super().with_numbers(floats, np.append(ints, 0))
+        if found is not before:
+            self.sent = (_labelled(found[0]), _labelled(found[1]))
+        return self.sent
 
     def __call__(self, leaves: Sequence[Any], floats: Any, ints: Any) -> Sequence[Any]:
-        """As ``Program``. The last int is 0, which XLA can't know; the last output, a number of each collective, is nobody's."""
+        """As ``Program``."""
         given = [_labelled(leaf) if leaf.is_fully_addressable else leaf for leaf in leaves]
-        return super().__call__(given, self._kept(floats), self._kept(np.append(ints, 0)))[:-1]
-
-    def _kept(self, numbers: np.ndarray) -> Any:
-        """The numbers on the device: mostly they are those of the last time."""
-        key = numbers.dtype.char.encode() + numbers.tobytes()
-        found = self.numbers.get(key)
-        if found is None:
-            if len(self.numbers) > 4:
-                self.numbers.clear()
-            with jax.enable_x64(True):
-                found = self.numbers[key] = _labelled(jax.device_put(numbers, jax_devices()[0]))
-        return found
+        return super().__call__(given, floats, ints)
 
 
 def _labelled(leaf: Any) -> Any:
     """Costs some microseconds, so what a program gives stays labelled until the next."""
     return jax.make_array_from_single_device_arrays(leaf.shape, replicated(), [leaf])
+
+
+def numbers_to_device(numbers: np.ndarray, index: int) -> jax.Array:
+    """A private copy of a program's numbers on device ``index``."""
+    with jax.enable_x64(True):
+        return jax.device_put(numbers.copy(), jax_devices()[index])
 
 
 def build(
@@ -109,7 +129,7 @@ def build(
             everywhere = jax.sharding.PartitionSpec()
             mesh = replicated().mesh
             function = jax.shard_map(function, mesh=mesh, in_specs=everywhere, out_specs=everywhere, axis_names={AXIS}, check_vma=False)
-        function.__name__ = name
+        function.__name__ = "surestep"  # the same for all: it is a part of the key under which JAX keeps programs between runs
         lowered = jax.jit(function, donate_argnums=tuple(leaf + 2 for leaf in sorted(donated)), keep_unused=True).lower(*arguments)
         middle = time.perf_counter()
         executable = lowered.compile(compiler_options=options or None)
@@ -118,10 +138,7 @@ def build(
         "compile", line, program=name, lower_seconds=middle - start, compile_seconds=end - middle, outputs=len(outputs), leaves=len(leaves)
     )
     kind = ReplicaProgram if together else Program if world().size == 1 else LocalProgram
-    program = kind(name, executable, tuple(index for index, _ in outputs), frozenset(donated))
-    if isinstance(program, ReplicaProgram):
-        program.numbers = {}
-    return program
+    return kind(name, executable, outputs, frozenset(donated), device)
 
 
 def _matching(leaves: Sequence[Input], outputs: Sequence[Input], donatable: Sequence[int]) -> set[int]:

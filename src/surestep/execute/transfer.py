@@ -41,14 +41,6 @@ def to_device(tensor: torch.Tensor, index: int) -> jax.Array:
         return jax.device_put(array, jax_devices()[index])
 
 
-def numbers_to_device(numbers: np.ndarray, index: int) -> jax.Array:
-    """A private copy of a program's numbers on device ``index``."""
-    import jax
-
-    with jax.enable_x64(True):
-        return jax.device_put(numbers.copy(), jax_devices()[index])
-
-
 def to_host(array: jax.Array) -> torch.Tensor:
     """A JAX array as a new CPU tensor (contiguous, its own memory). Waits for the array; raises what its program raised."""
     values = np.array(array, copy=True, order="C")

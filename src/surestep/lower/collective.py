@@ -3,8 +3,8 @@
 ``groups`` are lists of ordinals, all of them of one size and each ordinal in one; None is one group of all.
 
 All processes must come to their collectives in one order, that of recording. XLA orders what doesn't depend on each other as it likes, in
-another way where a program differs in something else; it also takes away an ``optimization_barrier`` before it does so. So each collective's
-operand depends on the result of the one before, by a choice that XLA can't know: ``never`` is an input of the program.
+another way where a program differs in something else; and it takes away an ``optimization_barrier`` before it does so. So the operand of
+each collective depends on the result of the one before, by a choice that XLA can't know: ``never`` is an input of the program.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Chain:
     def run(self, name, operands, options, scale):
         """The results of one recorded collective, times ``scale`` where there is one."""
         results = FUNCTIONS[name](self, operands, *options)
-        return results if scale is None else [value * scale.astype(_scalar(value.dtype)) for value in results]
+        return results if scale is None else [_scaled(value, scale) for value in results]
 
     def next(self, function, value):
         """``function(value)``, one collective of JAX's, after those before it. Of nothing there is nothing to do."""
@@ -47,8 +47,9 @@ class Chain:
         return result
 
 
-def _scalar(dtype):
-    return dtype if jnp.issubdtype(dtype, jnp.inexact) else np.dtype(np.float64)
+def _scaled(value, scale):
+    """Integers are scaled as floats, and cut off."""
+    return value * scale.astype(value.dtype) if jnp.issubdtype(value.dtype, jnp.inexact) else (value * scale).astype(value.dtype)
 
 
 def _all_reduce(chain, operands, kind, groups):

@@ -30,7 +30,9 @@ _last_step: list[Line | None] = []  # where an optimizer's boundary is still to 
 
 
 def _advise(event: Event) -> None:
-    if event.name == "nothing_pending":
+    if event.name == "not_replayed":
+        log.warning("surestep: %s: %s is recorded again at each call, since %s.", event.line or "no line of yours", *event.data.values())
+    elif event.name == "nothing_pending":
         _last_step.clear()
     elif event.name == "boundary":
         if _last_step:

@@ -70,7 +70,8 @@ def listen(listener: Listener) -> Callable[[], None]:
 def emit(name: str, line: Line | None = None, **data: Any) -> None:
     """Tells all listeners.
 
-    Names in use: boundary, nothing_pending, compile, run, transfer_in, transfer_out, fallback, lifted, evicted, connected.
+    Names in use: boundary, nothing_pending, compile, run, transfer_in, transfer_out, fallback, lifted, evicted, replay, not_replayed,
+    connected.
     """
     event = Event(name, line, data)
     for listener in tuple(_listeners):

@@ -60,6 +60,7 @@ class Metrics:
     implicit: Counter[Place] = field(default_factory=Counter)  # boundaries that the user didn't write
     fallbacks: Counter[Place] = field(default_factory=Counter)  # operations that ran on the host
     empty: Counter[Cause] = field(default_factory=Counter)  # boundaries that the user wrote where nothing was left to run
+    replays: int = 0  # runs of a compiled step without its Python; they count as runs and as steps
     lifted: int = 0  # numbers that became inputs of a program on their second value
     evicted: int = 0  # how often the traces known so far were forgotten, to stay within bounds
 
@@ -73,11 +74,12 @@ class Metrics:
 
     @property
     def steps(self) -> int:
-        """Training steps: ends of ``step()``, and of ``optimizer.step()`` outside one. Where there are neither: next batches, else
-        syncs.
+        """Training steps: ends of ``step()`` and of compiled functions, and of ``optimizer.step()`` outside one. Where there are none: next
+        batches, else syncs.
         """
         count = self.boundaries
-        return count[Cause.STEP] + count[Cause.OPTIMIZER_STEP] or count[Cause.LOADER] or count[Cause.SYNC]
+        own = count[Cause.STEP] + count[Cause.CLOSURE] + count[Cause.OPTIMIZER_STEP] + self.replays
+        return own or count[Cause.LOADER] or count[Cause.SYNC]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -87,6 +89,7 @@ class Metrics:
             "compile_seconds": self.compile.total,
             "runs": self.run.count,
             "run_seconds": self.run.total,
+            "replays": self.replays,
             "transfers_in": self.bytes_in.count,
             "bytes_in": int(self.bytes_in.total),
             "transfers_out": self.bytes_out.count,
@@ -109,6 +112,9 @@ class Metrics:
             case "compile":
                 self.compile.add(data["lower_seconds"] + data["compile_seconds"])
             case "run":
+                self.run.add(data["seconds"])
+            case "replay":
+                self.replays += 1
                 self.run.add(data["seconds"])
             case "boundary":
                 self.boundaries[data["cause"]] += 1

@@ -137,7 +137,7 @@ class Agreement:
             if len(self.written) > HISTORY:
                 self.store.delete_key(self._key(*self.written.popleft(), self.rank))
             note = self.streams[group].at(number)
-        self.store.set(self._key(group, number, self.rank), pickle.dumps(tuple(note)))
+        self.store.set(self._key(group, number, self.rank), _packed(note))
 
     def _wait(self, group: Group, number: int) -> None:
         keys = {rank: self._key(group, number, rank) for rank in group}
@@ -170,7 +170,7 @@ class Agreement:
 
     def say(self, state: _State) -> None:
         """Tells the others about this process."""
-        self.store.set(f"state/{self.rank}", pickle.dumps(tuple(state)))
+        self.store.set(f"state/{self.rank}", _packed(state))
 
     def _look(self) -> None:
         keys = [f"state/{rank}" for rank in self.everybody]
@@ -242,6 +242,11 @@ class Agreement:
                 missing = [rank for rank, state in zip(self.everybody, states, strict=True) if state.ended is None]
                 _say(f"rank {self.rank} has ended, and has waited {waited:.0f} s for rank(s) {missing} to end")
             time.sleep(0.02)
+
+
+def _packed(value: tuple) -> Any:
+    """Bytes, which a store takes, though its stub says ``str``."""
+    return pickle.dumps(tuple(value))
 
 
 def _say(message: str) -> None:

@@ -91,10 +91,10 @@ def together(
     if not tensors:
         return []
     for tensor in tensors:
-        if type(tensor) is not XlaTensor:
+        if not isinstance(tensor, XlaTensor):
             raise TypeError(f"{name}: a tensor on {tensor.device}; collectives are on tensors of the xla device. Move it with .to('xla')")
     with LOCK, torch.no_grad():
-        recorder: Recorder = tensors[0]._storage.trace
+        recorder: Recorder = tensors[0]._storage.trace  # type: ignore[missing-attribute] (an XlaTensor, as was seen)
         if recorder.count >= recorder.limit:
             recorder.check_limit()
         try:

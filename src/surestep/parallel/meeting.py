@@ -24,7 +24,7 @@ def exchange(what: str, payload: bytes, group: tuple[int, ...]) -> list[bytes]:
     number = next(_numbers.setdefault(group, itertools.count()))
     agreement.check([Note(group, what, str(frames.user_line()))])
     keys = [f"met/{'.'.join(map(str, group))}/{number}/{other}" for other in group]
-    store().set(keys[group.index(rank)], payload)
+    store().set(keys[group.index(rank)], payload)  # type: ignore[bad-argument-type] (the stub forgets that bytes are taken)
     pause = 0.0005
     while not store().check(keys):
         agreement.own().look_for_error()

@@ -1,4 +1,5 @@
-"""``torch.distributed``'s backend "xla": its collectives are those of the trace, so that a step with DistributedDataParallel is one program.
+"""``torch.distributed``'s backend "xla": its collectives are those of the trace, so that a step with DistributedDataParallel is one
+program.
 
 Nothing waits where it is called: what a collective gives is a value of the trace like any other, and there when it is read.
 """
@@ -31,7 +32,10 @@ _KINDS = {
 Tensors = list[torch.Tensor]
 
 
-class Done(dist.Work):
+_Work: Any = dist.Work
+
+
+class Done(_Work):
     """What is recorded is done, as far as the caller can tell."""
 
     def __init__(self, result: Any):
@@ -56,7 +60,10 @@ class Done(dist.Work):
         return self._future
 
 
-class ProcessGroupXla(dist.ProcessGroup):
+_Base: Any = dist.ProcessGroup  # its methods are C++'s, and overloaded there
+
+
+class ProcessGroupXla(_Base):
     """A group of this world's processes, named by their ordinals."""
 
     def __init__(self, store: dist.Store, rank: int, size: int, ordinals: Sequence[int]):
@@ -110,7 +117,7 @@ class ProcessGroupXla(dist.ProcessGroup):
 
     def _allgather_base(self, output: torch.Tensor, value: torch.Tensor, opts: Any = None) -> dist.Work:
         """Into one tensor, one after the other."""
-        _fill([output], [torch.stack(self._all(value)).reshape(output.shape)])
+        _fill([output], [torch.stack(tuple(self._all(value))).reshape(output.shape)])
         return Done(output)
 
     def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
@@ -172,7 +179,7 @@ class ProcessGroupXla(dist.ProcessGroup):
         """Part ``i`` goes to process ``i``; all of one size."""
         if len(set(output_splits)) > 1 or len(set(input_splits)) > 1:
             raise NotImplementedError("all_to_all_single with parts of different sizes: pad them to one size")
-        _fill([output], [collectives.all_to_all(*_on_device([value]), 0, 0, self.members)])
+        _fill([output], [collectives.all_to_all(_on_device([value])[0], 0, 0, self.members)])
         return Done(output)
 
     # PyTorch 2.13's own functions call these names; its C++, and later versions, those above.

@@ -1,4 +1,4 @@
-"""Calls: of the user's functions, which are followed; of modules and optimizers; of Python's and PyTorch's own that are known to compute."""
+"""Calls: of the user's functions, which are followed; of modules and optimizers; of PyTorch's and Python's own that only compute."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ def call(walk: Any, function: Value, args: list[Value], kwargs: dict[str, Value]
         return call(walk, Known(thing.func, function.path), given, {**named_, **kwargs})
     if isinstance(thing, torch.nn.Module):
         return modules.call(walk, Known(thing, function.path), args, kwargs)
+    if is_compiled(thing):
+        return call(walk, Known(thing.function, function.path), args, kwargs)
     if is_tensor_function(thing):
         return computed(walk, args, kwargs)
     if _of_type(thing) or thing in MATH:
@@ -64,10 +66,17 @@ def call(walk: Any, function: Value, args: list[Value], kwargs: dict[str, Value]
         return _method(walk, Bound(args[0], thing.__name__), args[1:], kwargs)
     if isinstance(thing, type):
         return modules.construct(walk, thing, args, kwargs)
-    if not isinstance(thing, (type, types.BuiltinFunctionType)) and isinstance(getattr(type(thing), "__call__", None), types.FunctionType):
+    if not isinstance(thing, (type, types.BuiltinFunctionType)) and isinstance(vars(type(thing)).get("__call__"), types.FunctionType):
         walk.guards.type(thing)
         return _function(walk, type(thing).__call__, [Known(thing, function.path), *args], kwargs, function.path)
     raise refusal(thing)
+
+
+def is_compiled(thing: Any) -> bool:
+    """Whether it is what ``compile`` returns: inside of a step, a part of it."""
+    from surestep.replay.compiled import CompiledFunction
+
+    return isinstance(thing, CompiledFunction)
 
 
 def _of_type(thing: Any) -> bool:
@@ -214,9 +223,17 @@ def _method(walk: Any, function: Bound, args: list[Value], kwargs: dict[str, Val
     raise NotReplayable(f"{receiver}.{name}() changes something that outlives the call, or is not known to compute only")
 
 
+def _objects(values: list[Value]) -> list[Any]:
+    return [value.object for value in values if isinstance(value, Known)]
+
+
+def _named_objects(values: dict[str, Value]) -> dict[str, Any]:
+    return {name: value.object for name, value in values.items() if isinstance(value, Known)}
+
+
 def _figures(tensor: torch.Tensor, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     if all(isinstance(value, Known) and plain(value.object) for value in (*args, *kwargs.values())):
-        found = getattr(tensor, name)(*(v.object for v in args), **{k: v.object for k, v in kwargs.items()})  # type: ignore[missing-attribute]
+        found = getattr(tensor, name)(*_objects(args), **_named_objects(kwargs))
         return Known(found) if plain(found) else None
     return None
 
@@ -272,7 +289,7 @@ def _method_of_container(walk: Any, receiver: Value, name: str, args: list[Value
         and plain(receiver.object)
         and all(isinstance(a, Known) and plain(a.object) for a in (*args, *kwargs.values()))
     ):
-        found = getattr(receiver.object, name)(*(a.object for a in args), **{k: v.object for k, v in kwargs.items()})  # type: ignore[missing-attribute]
+        found = getattr(receiver.object, name)(*_objects(args), **_named_objects(kwargs))
         return Known(found) if plain(found) else New(list, [Known(item) for item in found])
     kind = receiver.type if isinstance(receiver, New) else type(receiver.object)  # type: ignore[missing-attribute]
     if kind in (str, int, float, None):
@@ -311,7 +328,7 @@ def _builtin(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Valu
         return New()
     if all(isinstance(value, Known) and plain(value.object) for value in (*args, *kwargs.values())):
         try:
-            found = function(*(v.object for v in args), **{k: v.object for k, v in kwargs.items()})  # type: ignore[missing-attribute]
+            found = function(*_objects(args), **_named_objects(kwargs))
         except Exception as error:
             raise NotReplayable(f"{named(function)} raises {error!r}") from error
         return Known(found) if plain(found) else New()

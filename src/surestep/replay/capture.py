@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from typing import Any, NamedTuple
 
 import torch
@@ -62,15 +63,22 @@ class Watch(TorchDispatchMode):
     def __enter__(self) -> Watch:
         self.serial = self.recorder.serial
         self.before = [other.count for other in self.others]
+        self.thread = threading.get_ident()
+        self.recorder.watch, self.recorder.limit = self._before_an_operation, 0
         self.stop = events.listen(self._heard)
         update.watched, xla_tensor.watched_roots = self.updates, self.roots
         super().__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
+        super().__exit__(exc_type, exc_val, exc_tb)
         self.stop()
+        self.recorder.watch = None
         update.watched = xla_tensor.watched_roots = None
+
+    def _before_an_operation(self) -> None:
+        if threading.get_ident() != self.thread:
+            self.note("another thread uses the device meanwhile")
 
     def _heard(self, event: Event) -> None:
         if event.name == "transfer_in":
@@ -103,6 +111,8 @@ class Watch(TorchDispatchMode):
             raise self.problem
         if recorder.serial != self.serial or any(other.count != count for other, count in zip(self.others, self.before, strict=True)):
             raise NotReplayable("there is a boundary inside, or another device is used")
+        if recorder.collectives:
+            raise NotReplayable("it does something together with other processes, on which they agree as it is recorded")
         gc.collect()  # what hangs in reference cycles is no output
         records = recorder.place.records()
         for record in records:

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import functools
-import os
-import threading
 import types
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, overload
 
-
+from surestep import settings
 from surestep.loop.boundaries import boundary
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
+from surestep.replay.binding import Entry, entry
 from surestep.replay.capture import Watch
-from surestep.replay.plan import Entry, Plan, entry
+from surestep.replay.plan import Plan
+from surestep.replay.scope import Scope, inside
 from surestep.replay.signature import Arguments, as_values, described
 from surestep.replay.values import NotReplayable
 from surestep.replay.walk import follow
 from surestep.tensor import devices
-from surestep.trace.recorder import Recorder
+from surestep.trace.recorder import LOCK, Recorder
 
 _PLANS = 8  # proven calls that are kept for one signature
-_TRIES = 6  # proofs that may fail for one signature before it is left at recording
-_inside = threading.local()
+_TRIES = 4  # proofs that may fail for one signature before it is left at recording
+_PAUSE = 50  # calls until the next proof is tried; doubled each time
+_MISSES = 8  # calls in a row whose guards may fail
+_SIGNATURES = 64  # that may fail before no other is tried
+_PROGRAMS = 1_000  # that are told apart
 
 
-class GraphBreak(RuntimeError):
-    """Something inside a ``compile(full_graph=True)`` would have cut its program in two."""
+class Failed:
+    """Proofs that failed for one signature, and for how many calls the next isn't tried."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.rest = 0
+        self.pause = _PAUSE
 
 
 class CompiledFunction:
@@ -42,10 +49,13 @@ class CompiledFunction:
         self.limit = limit
         self.plans: dict[tuple, list[Plan]] = {}
         self.waiting: dict[tuple, Plan] = {}  # recorded once; to be compared with the next call
-        self.failures: dict[tuple, list[NotReplayable]] = {}
+        self.failures: dict[tuple, Failed] = {}
         self.programs: dict[Any, tuple[tuple, frames.Line | None]] = {}  # by place in the trie: the first call's signature
         self.recorded = 0
-        self.last: NotReplayable | str | None = None
+        self.missed = 0  # calls in a row for which no plan held
+        self.changed: str | None = None
+        self.last: NotReplayable | None = None
+        self.told = False
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -55,33 +65,44 @@ class CompiledFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Replays the step, or runs its Python and records it."""
-        if getattr(_inside, "depth", 0):
+        if inside():
             return self.function(*args, **kwargs)  # part of the step around it
         arguments = Arguments(args, kwargs)
         plans = self.plans.get(arguments.key)
         if plans is not None:
-            for plan in plans:
-                inputs = self._ready(plan, arguments)
-                if inputs is not None:
-                    if os.environ.get("SURESTEP_VERIFY_REPLAY") == "1":
+            with LOCK:  # what a plan looked at must not be given to another thread's program meanwhile
+                for plan in plans:
+                    inputs = self._ready(plan, arguments)
+                    if inputs is not None:
+                        self.missed = 0
+                        if not settings.on("SURESTEP_VERIFY_REPLAY"):
+                            return plan.run(arguments, inputs)
                         return self._verified(plan, arguments, args, kwargs)
-                    return plan.run(arguments, inputs)
+            self._missed(arguments)
         return self._record(arguments, args, kwargs)
 
     def _ready(self, plan: Plan, arguments: Arguments) -> Any:
-        changed = plan.changed()
-        if changed is not None:
-            self.last = changed
+        """The program's inputs, if the plan holds."""
+        self.changed = plan.changed()
+        if self.changed is not None:
             return None
         if any(recorder.count for recorder in devices.started()):
-            boundary(Cause.CLOSURE)
+            boundary(Cause.STEP_ENTRY)
         return plan.inputs(arguments)
+
+    def _missed(self, arguments: Arguments) -> None:
+        """No plan holds. What changes at each call isn't proven again and again."""
+        self.missed += 1
+        reason = self.changed or "its tensors lie otherwise in memory than they did"
+        self.last = NotReplayable(reason)
+        if self.missed >= _MISSES:
+            self._give_up(arguments, NotReplayable(f"{reason}, and so at each call"))
 
     # Recording
 
     def _record(self, arguments: Arguments, args: tuple, kwargs: dict[str, Any]) -> Any:
-        failures = self.failures.setdefault(arguments.key, [])
-        if len(failures) >= _TRIES:
+        if len(self.failures) > _SIGNATURES or self._resting(arguments):
+            self.waiting.pop(arguments.key, None)
             return self._plain(arguments, args, kwargs)
         try:
             guards = follow(self.function, *as_values(args, kwargs))
@@ -93,7 +114,10 @@ class CompiledFunction:
         recorder = arguments.tensors[0]._storage.trace if arguments.tensors else recorders[devices.current()]
         with self.scope.entered():
             if waiting is not None:
-                waiting.expected = None if waiting.changed() is not None else waiting.inputs(arguments)
+                changed = waiting.changed()
+                waiting.expected = None if changed is not None else waiting.inputs(arguments)
+                if changed is not None:
+                    self._failed(arguments, NotReplayable(changed))
             before = entry(guards)
             watch = Watch(recorders, recorder)
             with watch:
@@ -134,7 +158,7 @@ class CompiledFunction:
             kept.insert(0, plan)
             del kept[_PLANS:]
             self.failures.pop(arguments.key, None)
-            self.last = None
+            self.last, self.missed = None, 0
         else:
             self.waiting[arguments.key] = plan
 
@@ -146,11 +170,31 @@ class CompiledFunction:
         self.recorded += 1
         return result
 
+    def _resting(self, arguments: Arguments) -> bool:
+        """Whether no proof is tried at this call: after some that failed, the next is tried much later."""
+        failed = self.failures.get(arguments.key)
+        if failed is None or failed.count < _TRIES:
+            return False
+        failed.rest -= 1
+        return failed.rest > 0
+
     def _failed(self, arguments: Arguments, error: NotReplayable) -> None:
-        self.failures.setdefault(arguments.key, []).append(error)
+        """A proof failed. It is tried some times: a first step makes what later ones find."""
         self.last = error
-        if len(self.failures[arguments.key]) >= _TRIES // 2:
-            line = frames.Line(error.file, error.line, self.name) if error.file else None
+        failed = self.failures.setdefault(arguments.key, Failed())
+        failed.count += 1
+        if failed.count >= _TRIES:
+            self._give_up(arguments, error)
+        elif len(self.failures) > _SIGNATURES:
+            self._give_up(arguments, NotReplayable("its arguments are others at each call"))
+
+    def _give_up(self, arguments: Arguments, error: NotReplayable) -> None:
+        self.last = error
+        failed = self.failures.setdefault(arguments.key, Failed())
+        failed.count, failed.rest, failed.pause = _TRIES, failed.pause, 2 * failed.pause
+        if not self.told:
+            self.told = True
+            line = frames.Line(error.file, error.line, self.name) if error.file else _first_line(self.function)
             events.emit("not_replayed", line, function=self.name, reason=error.reason)
 
     def _limited(self, recorder: Recorder, arguments: Arguments) -> None:
@@ -160,13 +204,13 @@ class CompiledFunction:
             return
         if self.limit is not None and len(self.programs) >= self.limit:
             before, line = list(self.programs.values())[-1]
-            raise RuntimeError(
-                f"{self.name} would need more than max_different_graphs={self.limit} programs: {described(before, arguments.key)}"
-                if before != arguments.key
-                else f"{self.name} would need more than max_different_graphs={self.limit} programs: with the same arguments it recorded other "
-                f"operations than before (last at {line}): {_first_difference(list(self.programs)[-1], place)}"
-            )
-        self.programs[place] = (arguments.key, frames.user_line())
+            why = described(before, arguments.key)
+            if before == arguments.key:
+                what = _first_difference(list(self.programs)[-1], place)
+                why = f"with the same arguments it recorded other operations than before (last at {line}): {what}"
+            raise RuntimeError(f"{self.name} would need more than max_different_graphs={self.limit} programs: {why}")
+        if len(self.programs) < _PROGRAMS:
+            self.programs[place] = (arguments.key, frames.user_line())
 
     def _verified(self, plan: Plan, arguments: Arguments, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Runs the Python instead of the replay, and holds what it recorded against what the replay would have done."""
@@ -186,6 +230,11 @@ class CompiledFunction:
         return result
 
 
+def _first_line(function: Any) -> frames.Line | None:
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return None if code is None else frames.Line(code.co_filename, code.co_firstlineno, code.co_name)
+
+
 def _first_difference(one: Any, other: Any) -> str:
     for before, now in zip(one.records(), other.records(), strict=False):
         if before is not now and repr(before)[:200] != repr(now)[:200]:
@@ -195,68 +244,6 @@ def _first_difference(one: Any, other: Any) -> str:
 
 def _operation(record: Any) -> str:
     return str(getattr(record, "operation", type(record).__name__.lower()))
-
-
-class Scope:
-    """The boundaries around a compiled call, and what is forbidden inside."""
-
-    def __init__(self, name: str, full_graph: bool, options: Mapping[str, Any] | None):
-        self.name = name
-        self.full_graph = full_graph
-        self.options = tuple(sorted((options or {}).items()))
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """One program: a boundary before, one after, none of ``optimizer.step()``'s in between."""
-        recorders = devices.recorders()
-        boundary(Cause.CLOSURE)
-        before = [(recorder.options, recorder.sealed) for recorder in recorders]
-        _inside.depth = getattr(_inside, "depth", 0) + 1
-        for recorder in recorders:
-            recorder.in_step += 1
-            recorder.options = self.options
-            if self.full_graph:
-                recorder.sealed = self._refuse
-        try:
-            yield
-        finally:
-            _inside.depth -= 1
-            for recorder, (_, sealed) in zip(recorders, before, strict=True):
-                recorder.in_step -= 1
-                recorder.sealed = sealed
-            try:
-                boundary(Cause.CLOSURE)
-            finally:
-                for recorder, (options, _) in zip(recorders, before, strict=True):
-                    recorder.options = options
-
-    def _refuse(self, cause: Cause) -> None:
-        line = frames.user_line()
-        raise GraphBreak(
-            f"{self.name} was compiled with full_graph=True, but {_BREAKS.get(cause, cause.value)} at {line or 'no line of yours'}. {_INSTEAD.get(cause, '')}".rstrip()
-        )
-
-
-_BREAKS = {
-    Cause.VALUE: "a value is read",
-    Cause.PRINT: "a tensor is printed",
-    Cause.FALLBACK: "an operation runs on the host",
-    Cause.SHAPE: "a shape depends on values",
-    Cause.SYNC: "there is a sync()",
-    Cause.STEP_ENTRY: "there is a step()",
-    Cause.TRANSFER: "a tensor goes to another device",
-    Cause.LIMIT: "too much is recorded",
-}
-_INSTEAD = {
-    Cause.VALUE: "Return the tensor and read it after the call; or use torch.where for a branch.",
-    Cause.PRINT: "Return the tensor and print it after the call.",
-    Cause.FALLBACK: "Write it with operations that the device has (docs/operators.md), or leave full_graph out.",
-    Cause.SHAPE: "A mask (torch.where) or a fixed size (topk, padding) keeps it one program.",
-    Cause.SYNC: "The end of the compiled function is a boundary: leave the sync() out.",
-    Cause.STEP_ENTRY: "The compiled function is one step already: leave the step() out.",
-    Cause.TRANSFER: "Move it after the call.",
-    Cause.LIMIT: "Compile a smaller part.",
-}
 
 
 @overload
@@ -338,30 +325,3 @@ class _Block:
 
     def __exit__(self, *error: Any) -> Any:
         return self.open.pop().__exit__(*error)
-
-
-def explain(function: Any) -> str:
-    """What a compiled function does at its next calls, in words: its programs, whether they are replayed, under which guards, and if not, why."""
-    if isinstance(function, types.MethodType):
-        function = function.__func__
-    if not isinstance(function, CompiledFunction):
-        raise TypeError(f"explain() takes what compile() returned, not {function!r}")
-    lines = [f"{function.name}: {len(function.programs)} program(s), {function.recorded} call(s) recorded"]
-    for plans in function.plans.values():
-        for plan in plans:
-            guards = plan.guards
-            lines.append(
-                f"  replayed {plan.runs} time(s) as {plan.program.name if plan.program else '?'}: {len(plan.kept)} tensors from outside, "
-                f"{plan.count_arguments} from arguments"
-            )
-            lines.append(
-                f"    guards: {sum(len(keys) for _, keys, _ in guards.items.values())} attributes and variables, {len(guards.tensors)} tensors, "
-                f"{len(guards.optimizers)} optimizer(s), {len(guards.codes)} function(s)"
-            )
-            changed = plan.changed()
-            lines.append(f"    now: {'holds' if changed is None else changed}")
-    if not function.plans:
-        lines.append("  not replayed" if function.last is None else f"  not replayed: {function.last}")
-    elif function.last is not None:
-        lines.append(f"  last recorded because: {function.last}")
-    return "\n".join(lines)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from surestep.replay import attributes, calls
+from surestep.replay import attributes, calls, stores
 from surestep.replay.values import Bound, Either, Known, Local, New, NotReplayable, Value, join, plain
 
 _BINARY: dict[type[ast.operator], Any] = {
@@ -364,7 +364,7 @@ def _comprehension(kind: type) -> Any:
                 items = [attributes.element(walk, source)]
                 elements = None
             for item in items:
-                walk.store(frame, generator.target, item)
+                stores.store(walk, frame, generator.target, item)
                 known: bool | None = True
                 for test in generator.ifs:
                     found = truth(walk, evaluate(walk, frame, test))
@@ -389,7 +389,7 @@ def _lambda(walk: Any, frame: Any, node: ast.Lambda) -> Value:
 
 def _namedexpr(walk: Any, frame: Any, node: ast.NamedExpr) -> Value:
     value = evaluate(walk, frame, node.value)
-    walk.store(frame, node.target, value)
+    stores.store(walk, frame, node.target, value)
     return value
 
 

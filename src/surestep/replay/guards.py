@@ -1,6 +1,6 @@
 """Guards: what must still be so for a replay. All of them hold, or the step's Python runs.
 
-They are kept in lists that C loops compare by identity: a value that was replaced by an equal one is recorded again once, which is right too.
+They are kept in lists that C loops compare by identity: where a value was replaced by an equal one, the step is recorded again once.
 """
 
 from __future__ import annotations

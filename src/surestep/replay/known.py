@@ -59,6 +59,7 @@ def _tensor_functions() -> frozenset[Any]:
         *("arange", "empty", "empty_like", "eye", "full", "linspace", "logspace", "ones", "rand", "randint", "randn", "randperm", "zeros"),
         *("complex", "polar", "tril_indices", "triu_indices", "hann_window", "hamming_window", "blackman_window", "bartlett_window"),
         *("kaiser_window", "is_tensor", "is_storage", "broadcast_shapes", "promote_types", "can_cast", "finfo", "iinfo", "result_type"),
+        *("rand_like", "randn_like", "randint_like", "zeros_like", "ones_like", "full_like", "normal", "empty_strided", "scalar_tensor"),
         *("is_grad_enabled", "get_default_dtype", "is_inference_mode_enabled", "Size", "device", "tensor", "as_tensor"),
     )
     found.update(getattr(torch, name) for name in factories)

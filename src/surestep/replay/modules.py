@@ -34,7 +34,7 @@ def call(walk: Any, module: Known, args: list[Value], kwargs: dict[str, Value]) 
     if kind in (torch.nn.Sequential,):
         return _in_turn(walk, module, args)
     forward = attributes.attribute(walk, module, "forward")
-    function, receivers = attributes.unbound(forward.object) if isinstance(forward, Known) else (None, [])
+    function = attributes.unbound(forward.object)[0] if isinstance(forward, Known) else None
     if isinstance(function, types.FunctionType) and attributes.trusted(function.__module__ or ""):
         return _whole(walk, module, args, kwargs)
     from surestep.replay import calls

@@ -32,9 +32,7 @@ def method(walk: Any, receiver: Known, function: Any, args: list[Value], kwargs:
     optimizer = receiver.object
     if type(optimizer) not in KINDS:
         if (function.__module__ or "").startswith("torch."):
-            raise NotReplayable(
-                f"{receiver} is a {type(optimizer).__name__}: only {', '.join(sorted(kind.__name__ for kind in KINDS))} of torch.optim are replayed"
-            )
+            raise _other_kind(receiver)
         return None
     if function.__name__ == "zero_grad":
         _guard(walk, receiver)
@@ -44,6 +42,11 @@ def method(walk: Any, receiver: Known, function: Any, args: list[Value], kwargs:
             raise NotReplayable(f"{receiver}.step(closure) runs the closure's Python")
         return step(walk, receiver)
     raise NotReplayable(f"{receiver}.{function.__name__}() is not known to do the same at each call")
+
+
+def _other_kind(receiver: Known) -> NotReplayable:
+    kinds = ", ".join(sorted(kind.__name__ for kind in KINDS))
+    return NotReplayable(f"{receiver} is a {type(receiver.object).__name__}: of torch.optim {kinds} are replayed")
 
 
 def scheduled_step(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -59,9 +62,7 @@ def step(walk: Any, receiver: Known) -> Value:
     """``optimizer.step()``"""
     optimizer = receiver.object
     if type(optimizer) not in KINDS:
-        raise NotReplayable(
-            f"{receiver} is a {type(optimizer).__name__}: only {', '.join(sorted(kind.__name__ for kind in KINDS))} of torch.optim are replayed"
-        )
+        raise _other_kind(receiver)
     for hooks in (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks):
         if hooks:
             raise NotReplayable(f"{receiver} has hooks on its step, whose Python must run at each call")

@@ -1,7 +1,7 @@
 """What is known of a value while a step's code is followed, without running it.
 
-A value is *determined* if it is the same at every call for which the guards hold. All that is followed is determined; what can't be shown to
-be is an error (:class:`NotReplayable`). The kinds differ in how much is known:
+A value is *determined* if it is the same at every call for which the guards hold. All that is followed is determined; what can't be
+shown to be is an error (:class:`NotReplayable`). The kinds differ in how much is known:
 
 * :class:`Known`: this very object, which existed before the call;
 * :class:`New`: made by the call: a container of known items, or a result of a computation;

@@ -1,5 +1,5 @@
-"""Following a step's code without running it: whatever it reads from outside is noted as a guard, and whatever could make one call differ from
-the next by more than tensors' values is refused.
+"""Following a step's code without running it: whatever it reads from outside is noted as a guard, and whatever could make one call differ
+from the next by more than tensors' values is refused.
 
 It is an abstract interpretation of the syntax tree, from the objects that the function can see. Nothing is evaluated that could have an
 effect. A branch on something that isn't known is followed both ways.
@@ -8,6 +8,7 @@ effect. A branch on something that isn't known is followed both ways.
 from __future__ import annotations
 
 import ast
+import copy
 import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from surestep.replay import attributes, calls, expressions
+from surestep.replay import attributes, calls, expressions, parameters, stores
 from surestep.replay.guards import Guards
 from surestep.replay.known import managers
 from surestep.replay.source import definition
@@ -78,8 +79,10 @@ class Walk:
         """What a Python function returns for these arguments."""
         node = definition(function.__code__)
         frame = Frame(function.__code__.co_filename, function, owner=owner)
-        defaults = [Known(value, f"{function.__name__}'s default") for value in function.__defaults__ or ()]
-        named = {name: Known(value, f"{function.__name__}'s default") for name, value in (function.__kwdefaults__ or {}).items()}
+        defaults: list[Value] = [Known(value, f"{function.__name__}'s default") for value in function.__defaults__ or ()]
+        named: dict[str, Value] = {
+            name: Known(value, f"{function.__name__}'s default") for name, value in (function.__kwdefaults__ or {}).items()
+        }
         return self.call(node, frame, args, kwargs, defaults, named)
 
     def local(self, function: Local, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -102,10 +105,11 @@ class Walk:
         defaults: list[Value],
         named: dict[str, Value],
     ) -> Value:
+        """Follows a function's body with its parameters bound; gives what it returns."""
         self.depth += 1
         if self.depth > _DEPTH:
             raise self.refuse(frame, node, "the calls go too deep to be followed")
-        frame.names = _bound(self, frame, node, args, kwargs, defaults, named)
+        frame.names = parameters.bound(self, frame, node, args, kwargs, defaults, named)
         try:
             if isinstance(node, ast.Lambda):
                 return expressions.evaluate(self, frame, node.body)
@@ -129,6 +133,7 @@ class Walk:
     # Statements. Each takes the names before it, and gives those after it; None where it isn't left by the end.
 
     def block(self, frame: Frame, statements: Iterable[ast.stmt], names: Names | None) -> Names | None:
+        """Statements, one after the other."""
         for statement in statements:
             if names is None:
                 return None
@@ -167,26 +172,25 @@ class Walk:
     def _assign(self, frame: Frame, node: ast.Assign) -> Names:
         value = expressions.evaluate(self, frame, node.value)
         for target in node.targets:
-            self.store(frame, target, value)
+            stores.store(self, frame, target, value)
         return frame.names
 
     def _annassign(self, frame: Frame, node: ast.AnnAssign) -> Names:
         if node.value is not None:
-            self.store(frame, node.target, expressions.evaluate(self, frame, node.value))
+            stores.store(self, frame, node.target, expressions.evaluate(self, frame, node.value))
         return frame.names
 
     def _augassign(self, frame: Frame, node: ast.AugAssign) -> Names:
-        target: Any = ast.copy_location(_as_load(node.target), node.target)
-        before = expressions.evaluate(self, frame, target)
+        before = expressions.evaluate(self, frame, _as_load(node.target))
         operand = expressions.evaluate(self, frame, node.value)
         if expressions.is_tensor(before):
-            self.store(frame, node.target, before, in_place=True)  # the tensor itself is changed, and stays where it is
+            stores.store(self, frame, node.target, before, in_place=True)  # the tensor itself is changed, and stays where it is
         elif isinstance(before, New) and before.type is list:
             expressions.require_owned(before)
             extra = attributes.iterate(self, operand)
             before.items = None if before.items is None or extra is None else before.items + extra
         else:
-            self.store(frame, node.target, expressions.binary(node.op, before, operand))
+            stores.store(self, frame, node.target, expressions.binary(node.op, before, operand))
         return frame.names
 
     def _delete(self, frame: Frame, node: ast.Delete) -> Names:
@@ -201,7 +205,8 @@ class Walk:
         raise self.refuse(
             frame,
             node,
-            f"`{ast.unparse(node)}`: the call changes a variable that outlives it. Return the value, or keep it in a tensor that is written in place",
+            f"`{ast.unparse(node)}`: the call changes a variable that outlives it. Return the value, or keep it in a tensor that is "
+            f"written in place",
         )
 
     _nonlocal = _global
@@ -250,11 +255,11 @@ class Walk:
                 if names is None:
                     break
                 frame.names = names
-                self.store(frame, node.target, item)
+                stores.store(self, frame, node.target, item)
                 names = _joined(self.block(frame, node.body, frame.names), *frame.continues[-1])
                 frame.continues[-1].clear()
         else:
-            names = self._repeated(frame, node.body, lambda: self.store(frame, node.target, attributes.element(self, source)))
+            names = self._repeated(frame, node.body, lambda: stores.store(self, frame, node.target, attributes.element(self, source)))
         return self._after_loop(frame, names, node.orelse)
 
     def _while(self, frame: Frame, node: ast.While) -> Names | None:
@@ -297,7 +302,7 @@ class Walk:
         for item in node.items:
             manager = self._manager(frame, item.context_expr)
             if item.optional_vars is not None:
-                self.store(frame, item.optional_vars, manager)
+                stores.store(self, frame, item.optional_vars, manager)
         return self.block(frame, node.body, frame.names)
 
     def _manager(self, frame: Frame, node: ast.expr) -> Value:
@@ -316,93 +321,6 @@ class Walk:
         names = self.block(frame, node.body, frame.names)
         names = self.block(frame, node.orelse, names)
         return self.block(frame, node.finalbody, names)
-
-    # Stores
-
-    def store(self, frame: Frame, target: ast.expr, value: Value, in_place: bool = False) -> None:
-        """``target = value``. Names are the call's own; what else is written to must be the call's own too, or a tensor."""
-        if isinstance(target, ast.Name):
-            frame.names = {**frame.names, target.id: value}
-        elif isinstance(target, (ast.Tuple, ast.List)):
-            self._unpack(frame, target, value)
-        elif isinstance(target, ast.Subscript):
-            container = expressions.evaluate(self, frame, target.value)
-            if expressions.is_tensor(container):
-                expressions.evaluate(self, frame, target.slice)
-            elif not in_place:
-                key = expressions.evaluate(self, frame, target.slice)
-                if not self._kept(container, key, value):
-                    expressions.set_item(container, key, value)
-        elif isinstance(target, ast.Attribute):
-            holder = expressions.evaluate(self, frame, target.value)
-            if not in_place and not (isinstance(holder, New) and holder.owned and holder.type is object):
-                if not self._kept_attribute(holder, target.attr, value):
-                    self._refuse_attribute(frame, target, value, holder)
-        else:
-            raise self.refuse(frame, target, f"`{ast.unparse(target)}` is not followed as a target")
-
-    def _kept(self, container: Value, key: Value, value: Value) -> bool:
-        """``last[0] = loss``: a tensor of this call that is kept in a list or dict from outside. A replay keeps its own there."""
-        if self.branches or not isinstance(container, Known) or type(container.object) not in (list, dict):
-            return False
-        if (
-            not isinstance(value, New)
-            or value.type not in (None, torch.Tensor)
-            or not isinstance(key, Known)
-            or type(key.object) not in (int, str)
-        ):
-            return False
-        self._keep(container.object, key.object, value)
-        return True
-
-    def _kept_attribute(self, holder: Value, name: str, value: Value) -> bool:
-        """``self.loss = loss``: the same for a plain attribute."""
-        if self.branches or not isinstance(holder, Known) or not isinstance(value, New) or value.type not in (None, torch.Tensor):
-            return False
-        kind = type(holder.object)
-        simple = kind.__setattr__ is object.__setattr__ or kind.__setattr__ is torch.nn.Module.__setattr__
-        if not simple or hasattr(kind, name) or name not in getattr(holder.object, "__dict__", ()):
-            return False
-        self.guards.type(holder.object)
-        self._keep(vars(holder.object), name, value)
-        return True
-
-    def _keep(self, container: Any, key: Any, value: New) -> None:
-        self.guards.keep(container, key)
-        self.kept[id(container), key] = value  # which is what the call finds there from now on
-
-    def _refuse_attribute(self, frame: Frame, target: ast.Attribute, value: Value, holder: Value) -> None:
-        text = ast.unparse(target)
-        if expressions.is_tensor(holder) and target.attr == "grad" and isinstance(value, Known) and value.object is None:
-            return  # what zero_grad does: the gradients are looked at after the call
-        if expressions.is_tensor(value):
-            raise self.refuse(
-                frame,
-                target,
-                f"{text} keeps a tensor of this call in a way that is not followed. Return it, or write it in place (`{text}.copy_(...)`)",
-            )
-        raise self.refuse(
-            frame,
-            target,
-            f"{text} is changed: Python's state must be the same at each call. Keep it in a tensor, or change it outside of the step",
-        )
-
-    def _unpack(self, frame: Frame, target: ast.Tuple | ast.List, value: Value) -> None:
-        items = attributes.iterate(self, value)
-        starred = [position for position, each in enumerate(target.elts) if isinstance(each, ast.Starred)]
-        if items is None:
-            for each in target.elts:
-                inner = each.value if isinstance(each, ast.Starred) else each
-                self.store(frame, inner, New(list) if isinstance(each, ast.Starred) else attributes.element(self, value))
-            return
-        if starred:
-            middle = starred[0]
-            after = len(target.elts) - middle - 1
-            items = [*items[:middle], New(list, items[middle : len(items) - after]), *items[len(items) - after :]]
-        if len(items) != len(target.elts):
-            raise NotReplayable("the number of values to unpack is wrong")
-        for each, item in zip(target.elts, items, strict=True):
-            self.store(frame, each.value if isinstance(each, ast.Starred) else each, item)
 
 
 def _joined(*ways: Names | None) -> Names | None:
@@ -439,44 +357,9 @@ def _own(function: ast.FunctionDef) -> Iterable[ast.AST]:
 
 
 def _as_load(target: ast.expr) -> ast.expr:
-    fields = dict(ast.iter_fields(target))
-    return type(target)(**{**fields, "ctx": ast.Load()})
-
-
-def _bound(
-    walk: Walk,
-    frame: Frame,
-    node: ast.FunctionDef | ast.Lambda,
-    args: list[Value],
-    kwargs: dict[str, Value],
-    defaults: list[Value],
-    named: dict[str, Value],
-) -> Names:
-    """The parameters' values, as Python binds them."""
-    wanted = node.args
-    positional = [argument.arg for argument in (*wanted.posonlyargs, *wanted.args)]
-    names: Names = dict(zip(positional, args, strict=False))
-    extra = args[len(positional) :]
-    if extra and wanted.vararg is None:
-        raise walk.refuse(frame, node, "a function gets too many arguments")
-    if wanted.vararg is not None:
-        names[wanted.vararg.arg] = New(tuple, list(extra))
-    rest = dict(kwargs)
-    for name in (*positional, *(argument.arg for argument in wanted.kwonlyargs)):
-        if name in rest:
-            names[name] = rest.pop(name)
-    if rest and wanted.kwarg is None:
-        raise walk.refuse(frame, node, f"a function gets an unknown argument {next(iter(rest))!r}")
-    if wanted.kwarg is not None:
-        names[wanted.kwarg.arg] = New(dict, rest)
-    for name, value in zip(reversed(positional), reversed(defaults), strict=False):
-        names.setdefault(name, value)
-    for name, value in named.items():
-        names.setdefault(name, value)
-    missing = [name for name in (*positional, *(argument.arg for argument in wanted.kwonlyargs)) if name not in names]
-    if missing:
-        raise walk.refuse(frame, node, f"a function misses its argument {missing[0]!r}")
-    return names
+    loaded: Any = copy.copy(target)
+    loaded.ctx = ast.Load()
+    return loaded
 
 
 def follow(function: Any, args: list[Value], kwargs: dict[str, Value]) -> Guards:

@@ -35,7 +35,7 @@ def upload(tensor: torch.Tensor, device: torch.device | None, keep_strides: bool
 def _sent(tensor: torch.Tensor, device: int) -> Any:
     start = time.perf_counter()
     array = transfer.to_device(tensor, device)
-    events.emit("transfer_in", None, nbytes=array.nbytes, seconds=time.perf_counter() - start)
+    events.emit("transfer_in", None, nbytes=array.nbytes, seconds=time.perf_counter() - start, source=tensor, array=array)
     return array
 
 

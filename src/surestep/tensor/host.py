@@ -15,6 +15,7 @@ from surestep.execute import transfer
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
 from surestep.tensor import mixed
+from surestep.tensor.devices import started
 from surestep.tensor.xla_tensor import XlaTensor
 from surestep.trace.layout import Layout, memory_order
 from surestep.trace.recorder import LOCK
@@ -127,6 +128,9 @@ def fallback(func: torch._ops.OpOverload, cause: Cause = Cause.FALLBACK) -> Any:
         if not any(isinstance(leaf, XlaTensor) for leaf in tree_leaves((args, kwargs))):
             return _on_cpu(func, args, kwargs, cause)  # a constant, such as `hamming_window`: nothing is read, nothing is cut
         mixed.check(func, args, kwargs)
+        for recorder in started():
+            if recorder.sealed is not None:
+                recorder.sealed(cause)
         line = frames.user_line()
         if cause is Cause.FALLBACK and settings.value("SURESTEP_FALLBACK") == "error":
             raise FallbackError(

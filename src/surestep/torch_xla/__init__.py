@@ -6,10 +6,27 @@ Thin re-exports, for one process a device. What torch_xla has and this hasn't ye
 from surestep._device import device, device_count, devices, manual_seed, real_devices
 from surestep.loop.boundaries import step, sync
 from surestep.parallel.launcher import launch
+from surestep.replay.compiled import compile
+from surestep.replay.scope import set_custom_compile_options
 from surestep.torch_xla import _environment, _later
 from surestep.torch_xla.version import __version__
 
-__all__ = ["__version__", "device", "device_count", "devices", "launch", "manual_seed", "real_devices", "step", "sync"]
+experimental_compile = compile  # its first name
+
+__all__ = [
+    "__version__",
+    "compile",
+    "device",
+    "device_count",
+    "devices",
+    "experimental_compile",
+    "launch",
+    "manual_seed",
+    "real_devices",
+    "set_custom_compile_options",
+    "step",
+    "sync",
+]
 
 __getattr__ = _later.getter("torch_xla")
 

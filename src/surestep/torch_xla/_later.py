@@ -23,7 +23,7 @@ MODULES = frozenset(
             "debug.model_comparator",
         ),
         *("distributed.data_parallel", "distributed.fsdp", "distributed.zero_redundancy_optimizer"),
-        *("experimental.assume_pure", "experimental.custom_kernel", "experimental.distributed_checkpoint", "experimental.eager"),
+        *("experimental.assume_pure", "experimental.custom_kernel", "experimental.distributed_checkpoint"),
         *("experimental.gradient_accumulation", "experimental.mark_pattern_utils", "experimental.pallas_kernels", "experimental.pjrt"),
         *("experimental.pjrt_backend", "experimental.plugins", "experimental.quantized", "experimental.scan", "experimental.scan_layers"),
         *(
@@ -37,7 +37,7 @@ MODULES = frozenset(
 )
 
 NAMES = {
-    "torch_xla": {"_found_libtpu", "backends", "compile", "experimental_compile", "set_custom_compile_options"},
+    "torch_xla": {"_found_libtpu", "backends"},
     "torch_xla._XLAC": {
         *("OpSharding", "ShardingType", "XlaShardingSpec", "_xla_mark_sharding", "_xla_mark_sharding_"),
         *("_flash_attention_backward", "_flash_attention_forward"),
@@ -65,8 +65,6 @@ NAMES = {
         *("clear_sharding", "disable_manual_sharding", "enable_manual_sharding", "get_1d_mesh", "get_global_mesh", "mark_sharding"),
         *("mark_sharding_with_gradients", "set_global_mesh", "shard_as", "wrap_if_sharded", "xla_patched_nn_linear_forward"),
     },
-    "torch_xla.distributed.xla_backend": {"ProcessGroupXla"},
-    "torch_xla.experimental": {"compile", "eager_mode", "eager_mode_context", "is_eager_mode"},
     "torch_xla.runtime": {"get_master_ip", "global_runtime_device_attributes", "use_spmd"},
 }
 
@@ -104,4 +102,4 @@ def _error(full: str) -> AttributeError | ImportError:
 
 
 def _message(full: str) -> str:
-    return f"{full} isn't in surestep yet: torch_xla has it, surestep's drop-in for one process with one device doesn't{instead_of(full)}"
+    return f"{full} isn't in surestep yet: torch_xla has it, surestep's drop-in doesn't{instead_of(full)}"

@@ -18,6 +18,7 @@ import numpy as np
 
 from surestep.execute import dtypes
 from surestep.execute.interrupts import Held, start
+from surestep.execute.running import Running
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
 from surestep.trace.layout import Layout
@@ -49,6 +50,8 @@ class Recorder:
         self.anchor: tuple | None = None
         self.sealed: Callable[[Cause], None] | None = None  # raises where the user said that there shall be no boundary
         self.options: tuple[tuple[str, Any], ...] = ()  # XLA's, for the programs that are built now
+        self.watch: Callable[[], None] | None = None  # is called before each operation that is recorded
+        self.running = Running()
         self.ran: Program | None = None  # by the last cut
         self.compiling: dict[tuple[Place, Any], Future[Program]] = {}
         self.sites: dict[tuple[int, int], tuple[int, tuple, bool]] = {}  # by line of code: the trace, the floats, whether others before
@@ -72,7 +75,9 @@ class Recorder:
         self.protected: list[Any] = []
         self.collectives: list[Any] = []  # what the trace does together with other processes, with the lines
         self.seeds: dict[Any, tuple[Ref, int]] = {}  # by generator and seed: the seed's value, and the offset that it holds
-        self.limit = SOFT_LIMIT  # when `count` reaches it, check_limit() is to be called before an operation is recorded
+        self.limit = (
+            SOFT_LIMIT if self.watch is None else 0
+        )  # when `count` reaches it, check_limit() is to be called before an operation is recorded
         self.anchor_until = SOFT_LIMIT if self.anchor is None else 2 * SOFT_LIMIT
 
     # Recording
@@ -228,6 +233,10 @@ class Recorder:
         """A trace that nobody cuts must not grow for ever; and where it is cut must not depend on how long the loop's body is, or each cut
         would be another program. So it is cut where the user's program passes one place (its whole stack of lines) again: the anchor.
         """
+        if self.watch is not None:
+            self.watch()
+            if self.count < SOFT_LIMIT:
+                return
         if self.count >= HARD_LIMIT:
             self.cut(Cause.LIMIT)
         elif self.in_step:
@@ -253,6 +262,7 @@ class Recorder:
         if self.sealed is not None:
             self.sealed(cause)
         with LOCK:
+            self.running.check()
             live = self.pending()
             if not live and not self.collectives:
                 self.begin()
@@ -264,11 +274,13 @@ class Recorder:
             start = time.perf_counter()
             with Held():
                 try:
-                    arrays = program(self.leaves, np.array(self.floats, np.float64), np.array(self.ints, np.int64))
+                    numbers = program.with_numbers(np.array(self.floats, np.float64), np.array(self.ints, np.int64))
+                    arrays = program(self.leaves, *numbers)
                 except BaseException as error:
                     self._lose(live, program, line, error)
                     raise
-                for index, array in zip(program.outputs, arrays, strict=True):
+                self.running.add(arrays[program.smallest], program.name)
+                for index, array in zip(program.outputs, arrays, strict=False):  # one with collectives gives one more
                     storage = live.get(index)
                     if storage is not None:
                         storage.array = array

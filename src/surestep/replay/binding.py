@@ -1,0 +1,237 @@
+"""Where each leaf of a recorded call's program came from, and where each of its outputs went: what must be known to do the same without its
+Python.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_flatten
+
+from surestep.loop.updates import RULES, flags_of
+from surestep.replay.capture import Taken, graph_nodes
+from surestep.replay.guards import Guards
+from surestep.replay.signature import Arguments
+from surestep.replay.values import NotReplayable
+from surestep.tensor.xla_tensor import XlaTensor
+from surestep.trace.layout import Layout
+from surestep.trace.recorder import Recorder
+from surestep.trace.storage import Storage
+
+
+class Entry(NamedTuple):
+    """The gradients before a call, where there were any."""
+
+    params: list[torch.Tensor]
+    grads: list[torch.Tensor | None]
+
+
+def entry(guards: Guards) -> Entry:
+    """The gradients of all that the step can see, before it runs."""
+    params: list[torch.Tensor] = [
+        tensor for tensor, _ in guards.tensors.values() if isinstance(tensor, XlaTensor) and tensor.requires_grad and tensor.is_leaf
+    ]
+    return Entry(params, [param.grad for param in params])
+
+
+class Result(NamedTuple):
+    """One tensor among what the call returned: an argument, a tensor from outside, or one that the call made."""
+
+    argument: int | None
+    kept: torch.Tensor | None
+    output: int | None  # position among the program's outputs
+    layout: Layout | None
+
+
+class Numbers(NamedTuple):
+    """Where an optimizer's numbers stand among the program's."""
+
+    position: int
+    count: int
+    rule: Any
+    flags: list[str]
+    group: dict[str, Any]
+
+
+class Binding:
+    """A recorded call: where its program's leaves came from, and where what it computed went."""
+
+    def __init__(self, recorder: Recorder, guards: Guards, arguments: Arguments, before: Entry, taken: Taken, result: Any):
+        self.recorder = recorder
+        self.guards = guards
+        self.objects = arguments.objects
+        self.place = taken.place
+        self.count_arguments = len(arguments.tensors)
+        self.params = before.params
+        self.missing = [grad is None for grad in before.grads]
+        self.runs = 0
+        self.same = False  # as the call before
+        self.used_up: list[int] = []  # gradients whose memory the program takes
+        self._bind_leaves(arguments, before, taken)
+        self._bind_numbers(taken)
+        self._bind_results(arguments, taken, result)
+        self._bind_outputs(arguments, before, taken)
+        self.original = self.bindings()
+
+    def _bind_leaves(self, arguments: Arguments, before: Entry, taken: Taken) -> None:
+        of_argument = {id(tensor._storage): position for position, tensor in enumerate(arguments.tensors)}
+        of_grad = {id(grad._storage): position for position, grad in enumerate(before.grads) if type(grad) is XlaTensor}
+        kept = {id(tensor._storage): tensor for tensor, _ in self.guards.tensors.values() if type(tensor) is XlaTensor}
+        sent = {id(array): source for source, array in taken.uploads}
+        if any(tensor.requires_grad for tensor in arguments.tensors):
+            raise NotReplayable("an argument wants a gradient")
+        if len(set(map(id, taken.leaves))) < len(taken.leaves) or len(of_grad) < sum(grad is not None for grad in before.grads):
+            raise NotReplayable("two of the tensors share their memory")
+        self.kept: list[Storage] = []
+        self.storages: list[Storage | None] = []
+        self.from_argument: list[tuple[int, int]] = []
+        self.from_host: list[tuple[int, int]] = []
+        self.from_grad: list[tuple[int, int]] = []
+        self.grad_layouts: list[tuple[int, Layout, Layout]] = []
+        for position, (array, storage) in enumerate(zip(taken.leaves, taken.owners, strict=True)):
+            known = None if storage is None else id(storage)
+            self.storages.append(None)
+            if known in of_argument:
+                self.from_argument.append((position, of_argument[known]))
+            elif id(array) in sent:
+                self.from_host.append((position, _host_argument(arguments, sent[id(array)])))
+            elif known in of_grad:
+                number = of_grad[known]
+                grad = before.grads[number]
+                assert type(grad) is XlaTensor
+                self.from_grad.append((position, number))
+                self.grad_layouts.append((number, grad._layout, grad._storage.layout))
+            elif known in kept:
+                self.storages[-1] = storage
+                self.kept.append(storage)  # type: ignore[bad-argument-type]
+            else:
+                raise NotReplayable("the step reads a tensor of which it can't be told where it comes from")
+        self.distinct = len({id(storage) for storage in (*self.kept, *(t._storage for t in arguments.tensors))})
+        self.total = len(self.kept) + len(arguments.tensors)
+
+    def _bind_numbers(self, taken: Taken) -> None:
+        self.floats = np.array(taken.floats, np.float64)
+        self.ints = np.array(taken.ints, np.int64)
+        self.draws = taken.draws
+        self.numbers: list[Numbers] = []
+        self.uniform = [noted.uniform for noted in taken.updates if noted.uniform is not None]
+        for noted in taken.updates:
+            rule = RULES[noted.rule]
+            group = self._group_of(noted.param)
+            self.numbers.append(Numbers(noted.position, len(rule.numbers), rule, flags_of(rule, group), group))
+
+    def _group_of(self, param: torch.Tensor) -> dict[str, Any]:
+        for optimizer, _ in self.guards.optimizers.values():
+            for group in optimizer.param_groups:
+                if any(param is each for each in group["params"]):
+                    return group
+        raise NotReplayable("an optimizer steps that the code doesn't show")
+
+    def _bind_results(self, arguments: Arguments, taken: Taken, result: Any) -> None:
+        leaves, self.spec = tree_flatten(result)
+        self.single = self.spec.is_leaf()
+        self.keeps = list(self.guards.kept.values())
+        leaves = [*leaves, *(_held(container, key) for container, key in self.keeps)]
+        places = {id(storage): index for index, storage in taken.outputs.items()}
+        known = {id(tensor): tensor for tensor, _ in self.guards.tensors.values()}
+        of_argument = {id(tensor): position for position, tensor in enumerate(arguments.tensors)}
+        consumed = (
+            graph_nodes(taken.roots) if any(isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None for leaf in leaves) else set()
+        )
+        self.results: list[Any] = []
+        self.output_layouts: dict[int, Layout] = {}
+        for leaf in leaves:
+            if not isinstance(leaf, torch.Tensor):
+                self.results.append(_constant(leaf))
+            elif id(leaf) in of_argument:
+                self.results.append(Result(of_argument[id(leaf)], None, None, None))
+            elif id(leaf) in known:
+                self.results.append(Result(None, known[id(leaf)], None, None))
+            elif type(leaf) is not XlaTensor or id(leaf._storage) not in places:
+                raise NotReplayable(
+                    "the step returns a tensor that its program doesn't compute: a CPU tensor, or a view of one from outside"
+                )
+            elif leaf.grad_fn is not None and leaf.grad_fn not in consumed:
+                raise NotReplayable(
+                    "the step returns a tensor through which gradients are still to flow. Put backward() into the step too, return it "
+                    "detached, or call it under torch.no_grad()"
+                )
+            else:
+                self.results.append(Result(None, None, places[id(leaf._storage)], leaf._layout))
+                self.output_layouts[places[id(leaf._storage)]] = leaf._storage.layout
+
+    def _bind_outputs(self, arguments: Arguments, before: Entry, taken: Taken) -> None:
+        of_argument = {id(tensor._storage): position for position, tensor in enumerate(arguments.tensors)}
+        kept = {id(tensor._storage): tensor for tensor, _ in self.guards.tensors.values() if type(tensor) is XlaTensor}
+        grads_before = {id(grad._storage): number for number, grad in enumerate(before.grads) if type(grad) is XlaTensor}
+        returned = {leaf.output for leaf in self.results if isinstance(leaf, Result) and leaf.output is not None}
+        self.new_grads: list[tuple[int, int, Layout]] = []
+        self.no_grads: list[int] = []
+        made: dict[int, int] = {}
+        for number, (param, old) in enumerate(zip(before.params, before.grads, strict=True)):
+            now = param.grad
+            if now is old:
+                continue
+            if now is None:
+                self.no_grads.append(number)
+            elif type(now) is XlaTensor and now._layout is now._storage.layout and id(now._storage) not in made and now.grad_fn is None:
+                made[id(now._storage)] = number
+            else:
+                raise NotReplayable("a gradient is a view of other memory, or has a graph of its own")
+        self.to_kept: list[tuple[int, Storage]] = []
+        self.to_argument: list[tuple[int, int]] = []
+        self.to_grad: list[tuple[int, int]] = []
+        self.written: list[torch.Tensor] = []
+        for index, storage in taken.outputs.items():
+            known = id(storage)
+            if known in of_argument:
+                self.to_argument.append((index, of_argument[known]))
+            elif known in made:
+                self.new_grads.append((index, made[known], storage.layout))
+            elif known in grads_before and before.params[grads_before[known]].grad is before.grads[grads_before[known]]:
+                self.to_grad.append((index, grads_before[known]))
+            elif known in kept:
+                self.to_kept.append((index, storage))
+                self.written.append(kept[known])
+            elif index not in returned:
+                raise NotReplayable("a tensor that the step makes is kept somewhere. Return it, or write it in place")
+        if len(self.new_grads) < len(made):
+            raise NotReplayable("a gradient is not computed by the step's program")
+
+    def bindings(self) -> tuple:
+        """Where all goes, for comparison, before the program is known."""
+        return (
+            *(self.from_argument, self.from_host, self.from_grad, self.new_grads, self.no_grads, self.to_argument, self.to_grad),
+            [(index, id(storage)) for index, storage in self.to_kept],
+            [
+                (leaf.argument, id(leaf.kept), leaf.output, id(leaf.layout)) if isinstance(leaf, Result) else repr(leaf)
+                for leaf in self.results
+            ],
+            self.spec,
+        )
+
+
+def _held(container: Any, key: Any) -> Any:
+    try:
+        held = container[key]
+    except (KeyError, IndexError):
+        held = None
+    if not isinstance(held, torch.Tensor):
+        raise NotReplayable(f"what is kept under {key!r} is no tensor")
+    return held
+
+
+def _host_argument(arguments: Arguments, source: torch.Tensor) -> int:
+    for number, tensor in enumerate(arguments.host):
+        figures = [(each.data_ptr(), each.shape, each.stride(), each.dtype) for each in (tensor, source)]
+        if figures[0] == figures[1]:
+            return number
+    raise NotReplayable("a host tensor that is no argument is sent to the device. Send it before, or pass it")
+
+
+def _constant(leaf: Any) -> Any:
+    if leaf is None or type(leaf) in (int, float, bool, str, complex, torch.dtype, torch.device, torch.Size):
+        return leaf
+    raise NotReplayable(f"the step returns a {type(leaf).__name__}. Return tensors, numbers, and tuples, lists or dicts of them")

@@ -1,0 +1,102 @@
+"""Assignments: to the call's own names and objects, to tensors, and to places where a tensor is kept."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import torch
+
+from surestep.replay import attributes, expressions
+from surestep.replay.values import Known, New, NotReplayable, Value
+
+
+def store(walk: Any, frame: Any, target: ast.expr, value: Value, in_place: bool = False) -> None:
+    """``target = value``. Names are the call's own; what else is written to must be the call's own too, or a tensor."""
+    if isinstance(target, ast.Name):
+        frame.names = {**frame.names, target.id: value}
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        _unpack(walk, frame, target, value)
+    elif isinstance(target, ast.Subscript):
+        container = expressions.evaluate(walk, frame, target.value)
+        if expressions.is_tensor(container):
+            expressions.evaluate(walk, frame, target.slice)
+        elif not in_place:
+            key = expressions.evaluate(walk, frame, target.slice)
+            if not _kept(walk, container, key, value):
+                expressions.set_item(container, key, value)
+    elif isinstance(target, ast.Attribute):
+        holder = expressions.evaluate(walk, frame, target.value)
+        own = isinstance(holder, New) and holder.owned and holder.type is object
+        if not in_place and not own and not _kept_attribute(walk, holder, target.attr, value):
+            _refuse_attribute(walk, frame, target, value, holder)
+    else:
+        raise walk.refuse(frame, target, f"`{ast.unparse(target)}` is not followed as a target")
+
+
+def _kept(walk: Any, container: Value, key: Value, value: Value) -> bool:
+    """``last[0] = loss``: a tensor of this call that is kept in a list or dict from outside. A replay keeps its own there."""
+    if walk.branches or not isinstance(container, Known) or type(container.object) not in (list, dict):
+        return False
+    if (
+        not isinstance(value, New)
+        or value.type not in (None, torch.Tensor)
+        or not isinstance(key, Known)
+        or type(key.object) not in (int, str)
+    ):
+        return False
+    _keep(walk, container.object, key.object, value)
+    return True
+
+
+def _kept_attribute(walk: Any, holder: Value, name: str, value: Value) -> bool:
+    """``walk.loss = loss``: the same for a plain attribute."""
+    if walk.branches or not isinstance(holder, Known) or not isinstance(value, New) or value.type not in (None, torch.Tensor):
+        return False
+    kind = type(holder.object)
+    simple = kind.__setattr__ is object.__setattr__ or kind.__setattr__ is torch.nn.Module.__setattr__
+    if not simple or hasattr(kind, name) or name not in getattr(holder.object, "__dict__", ()):
+        return False
+    walk.guards.type(holder.object)
+    _keep(walk, vars(holder.object), name, value)
+    return True
+
+
+def _keep(walk: Any, container: Any, key: Any, value: New) -> None:
+    walk.guards.keep(container, key)
+    walk.kept[id(container), key] = value  # which is what the call finds there from now on
+
+
+def _refuse_attribute(walk: Any, frame: Any, target: ast.Attribute, value: Value, holder: Value) -> None:
+    text = ast.unparse(target)
+    if expressions.is_tensor(holder) and target.attr == "grad" and isinstance(value, Known) and value.object is None:
+        return  # what zero_grad does: the gradients are looked at after the call
+    if expressions.is_tensor(value):
+        raise walk.refuse(
+            frame,
+            target,
+            f"{text} keeps a tensor of this call in a way that is not followed. Return it, or write it in place (`{text}.copy_(...)`)",
+        )
+    raise walk.refuse(
+        frame,
+        target,
+        f"{text} is changed: Python's state must be the same at each call. Keep it in a tensor, or change it outside of the step",
+    )
+
+
+def _unpack(walk: Any, frame: Any, target: ast.Tuple | ast.List, value: Value) -> None:
+    items = attributes.iterate(walk, value)
+    starred = [position for position, each in enumerate(target.elts) if isinstance(each, ast.Starred)]
+    if items is None:
+        for each in target.elts:
+            inner = each.value if isinstance(each, ast.Starred) else each
+            store(walk, frame, inner, New(list) if isinstance(each, ast.Starred) else attributes.element(walk, value))
+        return
+    if starred:
+        middle = starred[0]
+        after = len(target.elts) - middle - 1
+        items = [*items[:middle], New(list, items[middle : len(items) - after]), *items[len(items) - after :]]
+    if len(items) != len(target.elts):
+        raise NotReplayable("the number of values to unpack is wrong")
+    for each, item in zip(target.elts, items, strict=True):
+        store(walk, frame, each.value if isinstance(each, ast.Starred) else each, item)
