@@ -2,12 +2,17 @@
 
 import pickle
 
-from surestep.parallel.launcher import spawn
+from surestep.parallel.launcher import Processes
+
+
+def start(function, args, count=2):
+    """As ``spawn``, which refuses where the device is in use already, as it is after other tests."""
+    Processes(function, args, count, False, "spawn").join()
 
 
 def ranks(function, *args, count=2, directory):
     """``function(*args)`` in ``count`` processes; their results by rank."""
-    spawn(_keep, (function, args, str(directory)), nprocs=count)
+    start(_keep, (function, args, str(directory)), count)
     return [pickle.loads((directory / f"{rank}.pickle").read_bytes()) for rank in range(count)]
 
 

@@ -10,13 +10,14 @@ import time
 import pytest
 
 from parallel import jobs
-from surestep.parallel.launcher import ProcessFailed, spawn
+from parallel.processes import start
+from surestep.parallel.launcher import ProcessFailed
 
 
 def fails(how, directory):
     """The message, and how long it took from the start of the function to the end of all processes."""
     with pytest.raises(ProcessFailed) as raised:
-        spawn(jobs.fail, (how, str(directory)), nprocs=2)
+        start(jobs.fail, (how, str(directory)))
     begun = max((directory / f"{rank}.pid").stat().st_mtime for rank in range(2))
     for rank in range(2):
         with pytest.raises(ProcessLookupError):
