@@ -140,12 +140,14 @@ def work(peer: str, name: str) -> None:
 def measure(name: str, peers: list[str], rounds: int) -> dict[str, dict[str, Any]]:
     """All peers on one workload, in turn."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    processes = {
-        peer: subprocess.Popen(
+    processes: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {}
+    for peer in peers:  # one after the other: each compiles and warms up alone
+        process = processes[peer] = subprocess.Popen(
             [sys.executable, __file__, "--work", peer, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
-        for peer in peers
-    }
+        assert process.stdout is not None
+        found[peer] = json.loads(process.stdout.readline())
 
     def ask(peer: str) -> dict[str, Any]:
         process = processes[peer]
@@ -154,10 +156,6 @@ def measure(name: str, peers: list[str], rounds: int) -> dict[str, dict[str, Any
         process.stdin.flush()
         return json.loads(process.stdout.readline())
 
-    found: dict[str, dict[str, Any]] = {}
-    for peer, process in processes.items():
-        assert process.stdout is not None
-        found[peer] = json.loads(process.stdout.readline())
     times: dict[str, list[float]] = {peer: [] for peer in peers}
     for _ in range(rounds):
         for peer in peers:

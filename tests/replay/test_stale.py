@@ -697,6 +697,284 @@ def torch_copy(value):
     return copy.deepcopy(value)
 
 
+# What a tester has broken: each of these was replayed when it was not the same any more
+
+
+@case(True)
+def gradients_are_scaled_where_there_are_any(device):
+    net, optimizer = trained(device)
+    config = {"scale": 0.5}
+
+    def step(x):
+        loss = net(x).square().mean()
+        loss.backward()
+        for p in net.parameters():
+            if p.grad is not None:
+                p.grad.mul_(config["scale"])
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return Case(step, lambda i: config.update(scale=0.5 if i < 6 else 0.1), lambda: list(net.parameters()))
+
+
+class Base:
+    scale = 2.0
+
+    def times(self, x):
+        return x * self.scale
+
+
+@case(True)
+def a_subclass_gets_an_attribute(device):
+    child = type("Child", (Base,), {})
+    thing = child()
+
+    def between(i):
+        if i == 6:
+            child.scale = 5.0
+        if i == 10:
+            child.times = lambda self, x: x * 7
+
+    return Case(lambda x: thing.times(x), between)
+
+
+@case(True)
+def a_base_class_comes_in_between(device):
+    middle = type("Middle", (Base,), {})
+
+    class Child(middle):
+        def times(self, x):
+            return super().times(x) + 1
+
+    thing = Child()
+
+    def between(i):
+        if i == 6:
+            middle.times = lambda self, x: x * 9
+
+    return Case(lambda x: thing.times(x), between)
+
+
+@case(True)
+def a_flag_on_a_parameter(device):
+    net, optimizer = trained(device)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        for p in net.parameters():
+            if getattr(p, "decay", False):
+                loss = loss + p.square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def between(i):
+        if i == 6:
+            net[0].weight.decay = True
+
+    return Case(step, between, lambda: list(net.parameters()))
+
+
+@case(None)
+def a_dtypes_own_attribute(device):
+    config = {"a": 2.0, "b": 3.0}
+
+    def step(x):
+        return x * config["a"] if x.long().dtype.is_floating_point else x * config["b"]
+
+    return Case(step, lambda i: config.update(b=3.0 if i < 6 else 7.0))
+
+
+@case(False)
+def an_outside_list_is_returned(device):
+    history = [1]
+    return Case(lambda x: (x * 2, history), lambda i: history.append(i))
+
+
+@case(None)
+def arguments_that_are_the_same(device):
+    def step(a, b, c):
+        return a - 2 * b + 3 * c
+
+    count = itertools.count()
+    step.scaled = lambda compiled: lambda x: compiled(x, x, x + 1) if next(count) < 7 else compiled(x, x + 1, x + 1)
+    return Case(step)
+
+
+@case(None)
+def a_tensor_from_outside_as_argument(device):
+    weight = torch.full((3, 4), 2.0, dtype=torch.float64).to(device)
+
+    def step(x):
+        return x * weight
+
+    count = itertools.count()
+    step.scaled = lambda compiled: lambda x: compiled(weight if next(count) < 7 else x)
+    return Case(step)
+
+
+@case(False)
+def a_view_of_what_was_written_is_returned(device):
+    buffer = torch.zeros(3, 4, dtype=torch.float64).to(device)
+    seen = []
+
+    def step(x):
+        buffer.add_(x)
+        return buffer.detach()
+
+    step.scaled = lambda compiled: lambda x: seen.append(compiled(x)) or seen[-1].clone()
+    return Case(step, state=lambda: [buffer, *seen])
+
+
+@case(False)
+def gradients_are_returned(device):
+    net, optimizer = trained(device)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        return loss.detach(), [p.grad for p in net.parameters()]
+
+    def outside(compiled):
+        def call(x):
+            loss, grads = compiled(x)
+            for grad in grads:
+                grad.mul_(0.1)
+            optimizer.step()
+            return loss
+
+        return call
+
+    step.scaled = outside
+    return Case(step, state=lambda: list(net.parameters()))
+
+
+@case(False)
+def a_count_in_finally(device):
+    counts = []
+
+    def step(x):
+        try:
+            return x * 2
+        finally:
+            counts.append(1)
+
+    return Case(step, state=lambda: len(counts))
+
+
+@case(None)
+def keyword_defaults_are_replaced(device):
+    def helper(x, *, scale=2.0):
+        return x * scale
+
+    def between(i):
+        if i == 5:
+            helper.__kwdefaults__ = {"scale": 5.0}
+        if i == 9:
+            helper.__kwdefaults__["scale"] = 7.0
+
+    return Case(lambda x: helper(x), between)
+
+
+@case(None)
+def a_partials_keywords(device):
+    def helper(x, scale):
+        return x * scale
+
+    bound = functools.partial(helper, scale=2.0)
+    return Case(lambda x: bound(x), lambda i: bound.keywords.update(scale=2.0 if i < 6 else 5.0))
+
+
+@case(None)
+def numbers_of_numpy(device):
+    count = np.array(2)
+
+    def between(i):
+        if i == 6:
+            count[...] = 1
+
+    return Case(lambda x: x[:count], between)
+
+
+@case(None)
+def functions_of_pytorchs_are_replaced(device):
+    before = F.relu
+
+    def between(i):
+        F.relu = before if i < 6 or i > 9 else (lambda x: x * 3)
+
+    return Case(lambda x: F.relu(x), between)
+
+
+@case(None)
+def a_layers_own_method_is_replaced(device):
+    torch.manual_seed(0)
+    layer = nn.Conv1d(1, 1, 1).double().to(device)
+
+    def between(i):
+        if i == 6:
+            layer._conv_forward = lambda x, weight, bias: x * 9
+
+    def step(x):
+        with torch.no_grad():
+            return layer(x.unsqueeze(1))
+
+    return Case(step, between)
+
+
+@case(None)
+def constants_made_inside(device):
+    def step(x):
+        return x * torch.tensor(2.0, device=x.device, dtype=x.dtype) + x[[0, 2]].sum()
+
+    return Case(step)
+
+
+@case(None)
+def nothing_is_recorded_at_some_calls(device):
+    net, optimizer = trained(device)
+
+    def step(x, do):
+        if do:
+            net(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    count = itertools.count()
+    step.scaled = lambda compiled: lambda x: compiled(x, next(count) % 2 == 0)
+    return Case(step, state=lambda: list(net.parameters()))
+
+
+@case(None)
+def dict_keys_of_two_kinds(device):
+    def step(batch):
+        return torch.stack([value * key for key, value in batch.items()]).sum(0)
+
+    count = itertools.count()
+    step.scaled = lambda compiled: lambda x: compiled({1: x.long()} if next(count) < 7 else {1.0: x.long()})
+    return Case(step)
+
+
+@case(None)
+def gradients_that_share_memory(device):
+    net, _ = trained(device)
+
+    def step(x):
+        loss = net(x).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    def between(i):
+        if i == 6:
+            net[0].weight.grad = net[0].weight.grad.clone()
+            net[0].bias.grad = net[2].weight.grad.flatten()[:8]
+
+    return Case(step, between, lambda: [p.grad for p in net.parameters()])
+
+
 # Steps that must not be replayed
 
 

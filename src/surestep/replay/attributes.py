@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import enum
 import types
 from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
 import torch
 
-from surestep.replay.known import FIGURES, TENSOR_PROPERTIES, TRUSTED
-from surestep.replay.values import Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
+from surestep.replay.known import FIGURES, TENSOR_PROPERTIES, TRUSTED, tensor_methods
+from surestep.replay.values import Argument, Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
 
 _DICTS = (dict, OrderedDict, defaultdict)
 _MISSING = object()
@@ -35,15 +36,47 @@ def attribute(walk: Any, value: Value, name: str) -> Value:
     raise AssertionError(value)
 
 
+def _of_plain(value: Known, name: str, path: str) -> Value:
+    """An attribute of a number, a text, a dtype, a container of Python's own: a method, or what its type computes."""
+    thing = value.object
+    if isinstance(thing, enum.Enum):
+        if name in ("name", "value") and plain(found := getattr(thing, name)):
+            return Known(found, path)
+        raise NotReplayable(f"{path} is not followed")
+    if not hasattr(thing, name):
+        raise Missing(f"{path} is not there")
+    found = getattr(thing, name)
+    if callable(found):
+        return Bound(value, name)
+    if plain(found):
+        return Known(found, path)
+    raise NotReplayable(f"{path} is not followed")
+
+
+def _of_class(walk: Any, value: Known, name: str, path: str) -> Value:
+    kind = value.object
+    found = _in_class(walk, kind, name)
+    if found is _MISSING:
+        if hasattr(type(kind), name):
+            raise NotReplayable(f"{path} is what the class's own class says")
+        raise Missing(f"{path} is not there")
+    if isinstance(found, (staticmethod, classmethod)):
+        return Known(found.__func__ if isinstance(found, staticmethod) else _Method(found.__func__, value, path), path)
+    if not isinstance(found, types.FunctionType) and hasattr(type(found), "__get__"):
+        raise NotReplayable(f"{path} is computed by a descriptor")
+    return walk.known(found, path)
+
+
 def _of_super(walk: Any, value: Super, name: str) -> Value:
     kind = value.receiver.object if isinstance(value.receiver.object, type) else type(value.receiver.object)
+    walk.guards.order(kind)
     behind = kind.__mro__[kind.__mro__.index(value.owner) + 1 :]
     for each in behind:
         held = vars(each).get(name, _MISSING)
         if held is not _MISSING:
-            if not trusted(each.__module__):
-                walk.guards.item(vars(each), name, held, f"{each.__name__}.")
+            walk.guards.item(vars(each), name, held, f"{each.__name__}.")
             return _from_class(value.receiver, held, f"super().{name}")
+        walk.guards.lacks(vars(each), name, each.__name__)
     raise Missing(f"super() has no attribute {name!r}")
 
 
@@ -53,7 +86,10 @@ def _of_new(value: New, name: str) -> Value:
     if value.type is object and value.items is None and name not in OF_CONTEXTS:
         return New()  # what the call itself has put there
     if value.type in (None, torch.Tensor):
-        return New() if name in TENSOR_PROPERTIES else Bound(value, name)
+        if name in TENSOR_PROPERTIES:
+            return New()
+        if name not in tensor_methods():
+            raise NotReplayable(f"{name!r} of a tensor is not followed")
     return Bound(value, name)
 
 
@@ -64,13 +100,10 @@ def _of_known(walk: Any, value: Known, name: str) -> Value:
         return _of_tensor(walk, value, name, path)
     if isinstance(thing, types.ModuleType):
         return _of_module(walk, thing, name, path)
-    if plain(thing) or type(thing) in (*_DICTS, list, tuple, set, frozenset, deque) or isinstance(thing, (torch.Size, super)):
-        return Bound(value, name)
+    if plain(thing) or type(thing) in (*_DICTS, list, tuple, set, frozenset, deque):
+        return _of_plain(value, name, path)
     if isinstance(thing, type):
-        found = _in_class(walk, thing, name)
-        if isinstance(found, (staticmethod, classmethod)):
-            return Known(found.__func__ if isinstance(found, staticmethod) else _Method(found.__func__, value, path), path)
-        return Bound(value, name) if found is _MISSING else Known(found, path)
+        return _of_class(walk, value, name, path)
     return _of_instance(walk, value, name, path)
 
 
@@ -80,41 +113,55 @@ def _of_tensor(walk: Any, value: Known, name: str, path: str) -> Value:
     if name in FIGURES:
         return Known(getattr(tensor, name), path)  # of the layout, which is guarded
     if name == "grad":
-        walk.guards.grad(tensor, value.path)
-        return Known(None) if tensor.grad is None else New(torch.Tensor)
+        return New()  # there or not: backward and zero_grad inside the call decide
     if name in TENSOR_PROPERTIES:
         return New()
-    return Bound(value, name)
+    if name in tensor_methods() or hasattr(torch.Tensor, name):
+        return Bound(value, name)
+    own = vars(tensor)  # what somebody has put there
+    if isinstance(value, Argument):
+        raise NotReplayable(f"{path}: an attribute of an argument")
+    if name in own:
+        walk.guards.item(own, name, own[name], f"{value.path}.")
+        return walk.known(own[name], path)
+    walk.guards.lacks(own, name, value.path)
+    raise Missing(f"{path} is not there")
 
 
 def _of_module(walk: Any, module: types.ModuleType, name: str, path: str) -> Value:
     names = vars(module)
     if name not in names:
-        found = getattr(module, name, _MISSING)  # a module's own __getattr__, which loads what it names
-        if found is _MISSING or not trusted(module.__name__):
-            raise NotReplayable(f"{path} is not found")
+        found = getattr(module, name, None)  # a module's own __getattr__, which loads what it names
+        if not trusted(module.__name__) or not isinstance(found, (types.ModuleType, types.FunctionType, type)):
+            raise NotReplayable(f"{path} is computed by its module")
         return Known(found, path)
-    if not trusted(module.__name__):
-        walk.guards.item(names, name, names[name], f"{module.__name__}.")
+    walk.guards.item(names, name, names[name], f"{module.__name__}.")
     return walk.known(names[name], path)
 
 
 def _in_class(walk: Any, kind: type, name: str) -> Any:
-    """A class's attribute, as the class holds it, guarded where the class is the user's."""
+    """A class's attribute, as the class holds it; guarded, as is that the classes before don't have it."""
+    walk.guards.order(kind)
     for each in kind.__mro__:
         held = vars(each)
         if name in held:
-            if not trusted(each.__module__):
-                walk.guards.item(held, name, held[name], f"{each.__name__}.")
+            walk.guards.item(held, name, held[name], f"{each.__name__}.")
             return held[name]
+        if each is not object:
+            walk.guards.lacks(held, name, each.__name__)
     return _MISSING
+
+
+def in_class(walk: Any, kind: type, name: str) -> bool:
+    """Whether a class or one of its bases has an attribute; guarded."""
+    return _in_class(walk, kind, name) is not _MISSING
 
 
 def _of_instance(walk: Any, value: Known, name: str, path: str) -> Value:
     """Python's order: a property of the class, the object's own, the class's, and a module's parameters, buffers and children."""
     thing, kind = value.object, type(value.object)
     walk.guards.type(thing)
-    if kind.__getattribute__ is not object.__getattribute__:
+    if _in_class(walk, kind, "__getattribute__") is not object.__getattribute__:
         raise NotReplayable(f"{path}: {kind.__name__} decides what its attributes are (__getattribute__)")
     held = _in_class(walk, kind, name)
     if isinstance(held, property):
@@ -136,7 +183,7 @@ def _of_instance(walk: Any, value: Known, name: str, path: str) -> Value:
     walk.guards.lacks(own, name, value.path)
     if held is not _MISSING:
         return _from_class(value, held, path)
-    if isinstance(thing, torch.nn.Module) and kind.__getattr__ is torch.nn.Module.__getattr__:
+    if isinstance(thing, torch.nn.Module) and _in_class(walk, kind, "__getattr__") is torch.nn.Module.__getattr__:
         for table in ("_parameters", "_buffers", "_modules"):
             entries = own[table]
             if name in entries:
@@ -145,7 +192,7 @@ def _of_instance(walk: Any, value: Known, name: str, path: str) -> Value:
                 return walk.known(entries[name], path)
             walk.guards.lacks(entries, name, value.path)
         raise Missing(f"{value} has no attribute {name!r}")
-    if hasattr(kind, "__getattr__"):
+    if _in_class(walk, kind, "__getattr__") is not _MISSING:
         raise NotReplayable(f"{path}: {kind.__name__} decides what its attributes are (__getattr__)")
     raise Missing(f"{value} has no attribute {name!r}")
 
@@ -269,6 +316,7 @@ def subscript(walk: Any, value: Value, key: Value) -> Value:
     """``value[key]``"""
     if isinstance(value, New):
         if value.type in (None, torch.Tensor, str, range):
+            _read(walk, key)
             return New()
         if isinstance(key, Known) and value.items is not None:
             try:
@@ -282,10 +330,17 @@ def subscript(walk: Any, value: Value, key: Value) -> Value:
     raise NotReplayable(f"an entry of {value}, which depends on a branch")
 
 
+def _read(walk: Any, key: Value) -> None:
+    from surestep.replay import calls
+
+    calls.read(walk, key)
+
+
 def _entry(walk: Any, value: Known, key: Value) -> Value:
     thing = value.object
     if isinstance(thing, torch.Tensor):
         walk.tensor(value)
+        _read(walk, key)
         return New(torch.Tensor)
     if not (isinstance(key, Known) and plain(key.object)):
         if isinstance(thing, (tuple, list, str)) and plain(tuple(thing)):

@@ -45,6 +45,12 @@ class Result(NamedTuple):
     layout: Layout | None
 
 
+class Same(NamedTuple):
+    """The same object as an earlier tensor among what the call returned."""
+
+    position: int
+
+
 class Numbers(NamedTuple):
     """Where an optimizer's numbers stand among the program's."""
 
@@ -71,7 +77,7 @@ class Binding:
         self.used_up: list[int] = []  # gradients whose memory the program takes
         self._bind_leaves(arguments, before, taken)
         self._bind_numbers(taken)
-        self._bind_results(arguments, taken, result)
+        self._bind_results(arguments, before, taken, result)
         self._bind_outputs(arguments, before, taken)
         self.original = self.bindings()
 
@@ -108,8 +114,16 @@ class Binding:
                 self.kept.append(storage)  # type: ignore[bad-argument-type]
             else:
                 raise NotReplayable("the step reads a tensor of which it can't be told where it comes from")
-        self.distinct = len({id(storage) for storage in (*self.kept, *(t._storage for t in arguments.tensors))})
-        self.total = len(self.kept) + len(arguments.tensors)
+        self.outside = frozenset(kept)  # identities of the storages of all tensors from outside that the code shows
+        if not self.apart(arguments):
+            raise NotReplayable("two arguments, or an argument and a tensor from outside, share their memory")
+        if len({tensor.data_ptr() for tensor in arguments.host if tensor.numel()}) < sum(tensor.numel() > 0 for tensor in arguments.host):
+            raise NotReplayable("two arguments on the CPU share their memory")
+
+    def apart(self, arguments: Arguments) -> bool:
+        """Whether no argument shares memory with another, or with a tensor from outside."""
+        storages = {id(tensor._storage) for tensor in arguments.tensors}
+        return len(storages) == len(arguments.tensors) and self.outside.isdisjoint(storages)
 
     def _bind_numbers(self, taken: Taken) -> None:
         self.floats = np.array(taken.floats, np.float64)
@@ -129,12 +143,15 @@ class Binding:
                     return group
         raise NotReplayable("an optimizer steps that the code doesn't show")
 
-    def _bind_results(self, arguments: Arguments, taken: Taken, result: Any) -> None:
+    def _bind_results(self, arguments: Arguments, before: Entry, taken: Taken, result: Any) -> None:
         leaves, self.spec = tree_flatten(result)
         self.single = self.spec.is_leaf()
         self.keeps = list(self.guards.kept.values())
         leaves = [*leaves, *(_held(container, key) for container, key in self.keeps)]
         places = {id(storage): index for index, storage in taken.outputs.items()}
+        grads = [grad for param, grad in zip(before.params, before.grads, strict=True) for grad in (grad, param.grad) if grad is not None]
+        others = {id(tensor._storage) for tensor in (*arguments.tensors, *grads) if type(tensor) is XlaTensor} | self.outside
+        slots: dict[int, int] = {}
         known = {id(tensor): tensor for tensor, _ in self.guards.tensors.values()}
         of_argument = {id(tensor): position for position, tensor in enumerate(arguments.tensors)}
         consumed = (
@@ -142,13 +159,17 @@ class Binding:
         )
         self.results: list[Any] = []
         self.output_layouts: dict[int, Layout] = {}
-        for leaf in leaves:
+        for position, leaf in enumerate(leaves):
             if not isinstance(leaf, torch.Tensor):
                 self.results.append(_constant(leaf))
+            elif id(leaf) in slots:
+                self.results.append(Same(slots[id(leaf)]))
             elif id(leaf) in of_argument:
                 self.results.append(Result(of_argument[id(leaf)], None, None, None))
             elif id(leaf) in known:
                 self.results.append(Result(None, known[id(leaf)], None, None))
+            elif type(leaf) is XlaTensor and id(leaf._storage) in others:
+                raise NotReplayable("the step returns a view of an argument, a gradient or a tensor from outside. Return a copy (.clone())")
             elif type(leaf) is not XlaTensor or id(leaf._storage) not in places:
                 raise NotReplayable(
                     "the step returns a tensor that its program doesn't compute: a CPU tensor, or a view of one from outside"
@@ -159,6 +180,7 @@ class Binding:
                     "detached, or call it under torch.no_grad()"
                 )
             else:
+                slots[id(leaf)] = position
                 self.results.append(Result(None, None, places[id(leaf._storage)], leaf._layout))
                 self.output_layouts[places[id(leaf._storage)]] = leaf._storage.layout
 

@@ -10,7 +10,7 @@ import torch
 
 from surestep.replay import attributes, modules, optimizers
 from surestep.replay.known import MATH, PURE, is_tensor_function, managers, named, refusal, tensor_methods
-from surestep.replay.values import Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
+from surestep.replay.values import Argument, Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
 
 _LIST_METHODS = {"append", "extend", "insert"}
 _PURE_METHODS = {
@@ -47,6 +47,7 @@ def call(walk: Any, function: Value, args: list[Value], kwargs: dict[str, Value]
         if special is not None:
             return special
     if isinstance(thing, functools.partial):
+        walk.guards.whole(thing.keywords, f"{function.path}'s arguments ")
         given = [*(Known(value, f"{function.path}'s argument") for value in thing.args), *args]
         named_ = {name: Known(value, f"{function.path}'s argument {name}") for name, value in thing.keywords.items()}
         return call(walk, Known(thing.func, function.path), given, {**named_, **kwargs})
@@ -68,6 +69,7 @@ def call(walk: Any, function: Value, args: list[Value], kwargs: dict[str, Value]
         return modules.construct(walk, thing, args, kwargs)
     if not isinstance(thing, (type, types.BuiltinFunctionType)) and isinstance(vars(type(thing)).get("__call__"), types.FunctionType):
         walk.guards.type(thing)
+        walk.guards.item(vars(type(thing)), "__call__", vars(type(thing))["__call__"], f"{type(thing).__name__}.")
         return _function(walk, type(thing).__call__, [Known(thing, function.path), *args], kwargs, function.path)
     raise refusal(thing)
 
@@ -164,17 +166,20 @@ def super_of(walk: Any, frame: Any) -> Value:
 def computed(walk: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The result of something that only computes: what it reads of outside objects is guarded."""
     for value in (*args, *kwargs.values()):
-        _read(walk, value)
+        read(walk, value)
     return New()
 
 
-def _read(walk: Any, value: Value) -> None:
+def read(walk: Any, value: Value) -> None:
+    """A value is given to something that only computes: all that it could look at is guarded."""
     if isinstance(value, Known):
         thing = value.object
         if isinstance(thing, torch.Tensor):
             walk.tensor(value)
         elif isinstance(thing, (dict, list, tuple)) and not plain(thing):
             attributes.guard_content(walk, value)
+            for item in thing.values() if isinstance(thing, dict) else thing:
+                read(walk, Known(item, f"an entry of {value}"))
         elif not plain(thing) and not isinstance(thing, (type, torch.Generator)) and not callable(thing):
             raise NotReplayable(f"{value} (a {type(thing).__name__}) is given to a function of PyTorch's")
         elif callable(thing) and not isinstance(thing, type) and not plain(thing):
@@ -182,8 +187,10 @@ def _read(walk: Any, value: Value) -> None:
     elif isinstance(value, New):
         items = value.items.values() if isinstance(value.items, dict) else value.items or ()
         for item in items:
-            _read(walk, item)
-    elif isinstance(value, (Bound, Local)):
+            read(walk, item)
+    elif isinstance(value, Either):
+        raise NotReplayable(f"{value} is computed with")
+    else:
         raise NotReplayable(f"{value} is given to a function that calls it")
 
 
@@ -310,7 +317,7 @@ def _builtin(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Valu
     if function in (getattr, hasattr):
         return _getattr(walk, function, args)
     if function is isinstance and isinstance(args[0], (Known, New)) and isinstance(args[1], Known):
-        return _isinstance(args[0], args[1].object)
+        return _isinstance(walk, args[0], args[1].object)
     if function in (enumerate, zip, reversed, tuple, list, sorted):
         return _rearranged(walk, function, args, kwargs)
     if function is dict and not args:
@@ -354,8 +361,11 @@ def _getattr(walk: Any, function: Any, args: list[Value]) -> Value:
     return Known(hasattr(args[0].object, args[1].object)) if isinstance(args[0], Known) else New(bool)
 
 
-def _isinstance(value: Known | New, kinds: Any) -> Value:
+def _isinstance(walk: Any, value: Known | New, kinds: Any) -> Value:
     if isinstance(value, Known):
+        if not plain(value.object) and not isinstance(value, Argument):
+            walk.guards.type(value.object)
+            walk.guards.order(type(value.object))
         return Known(isinstance(value.object, kinds))
     if value.type is None:
         return New(bool)

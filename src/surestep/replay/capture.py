@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from surestep.observe import events, frames
@@ -21,8 +20,23 @@ from surestep.trace.records import Call, Record, Seed, needs
 from surestep.trace.storage import Storage
 from surestep.trace.trie import Place
 
-_aten = torch.ops.aten
-_LOOKS = {_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default, _aten.view.default, _aten._unsafe_view.default}
+_LOOKS = {"__get__", "detach", "requires_grad_", "tensor", "as_tensor"}  # of a CPU tensor that is sent to the device, say
+# What tells a tensor's values.
+_READS = {
+    "item",
+    "tolist",
+    "numpy",
+    "__bool__",
+    "__int__",
+    "__float__",
+    "__complex__",
+    "__index__",
+    "__array__",
+    "equal",
+    "allclose",
+    "is_nonzero",
+}
+_READS |= {"__contains__", "__format__", "__repr__"}
 
 
 class Draws(NamedTuple):
@@ -48,8 +62,8 @@ class Taken(NamedTuple):
     uploads: list[tuple[torch.Tensor, Any]]
 
 
-class Watch(TorchDispatchMode):
-    """Sees each operation of a call, those on CPU tensors too, and notes the first thing that a replay would leave out."""
+class Watch(TorchFunctionMode):
+    """Sees each function of PyTorch's that a call calls, on CPU tensors too, and notes the first thing that a replay would leave out."""
 
     def __init__(self, recorders: list[Recorder], recorder: Recorder):
         super().__init__()
@@ -96,12 +110,14 @@ class Watch(TorchDispatchMode):
             line = line or frames.user_line()
             self.problem = NotReplayable(reason, line.file if line else None, line.line if line else 0)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if self.problem is None and func not in _LOOKS:
+        name = getattr(func, "__name__", "")
+        if self.problem is None and name not in _LOOKS:
+            made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, torch.Tensor)]
-            if tensors and not any(isinstance(leaf, XlaTensor) for leaf in tensors):
-                self.note(f"{func} computes on the host, where its operands or random numbers may be others at the next call")
+            if tensors and (made or name in _READS) and not any(isinstance(leaf, XlaTensor) for leaf in tensors):
+                self.note(f"{name} computes on the host, where its operands or random numbers may be others at the next call")
         return result
 
     def taken(self) -> Taken:
@@ -113,7 +129,6 @@ class Watch(TorchDispatchMode):
             raise NotReplayable("there is a boundary inside, or another device is used")
         if recorder.collectives:
             raise NotReplayable("it does something together with other processes, on which they agree as it is recorded")
-        gc.collect()  # what hangs in reference cycles is no output
         records = recorder.place.records()
         for record in records:
             if isinstance(record, Call) and any(isinstance(part, HostScalar) for part in tree_leaves((record.arguments, record.keywords))):

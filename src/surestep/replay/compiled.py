@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, overload
@@ -13,7 +14,7 @@ from surestep.observe import events, frames
 from surestep.observe.events import Cause
 from surestep.replay.binding import Entry, entry
 from surestep.replay.capture import Watch
-from surestep.replay.plan import Plan
+from surestep.replay.plan import Plan, modes, refuse_modes
 from surestep.replay.scope import Scope, inside
 from surestep.replay.signature import Arguments, as_values, described
 from surestep.replay.values import NotReplayable
@@ -26,6 +27,7 @@ _TRIES = 4  # proofs that may fail for one signature before it is left at record
 _PAUSE = 50  # calls until the next proof is tried; doubled each time
 _MISSES = 8  # calls in a row whose guards may fail
 _SIGNATURES = 64  # that may fail before no other is tried
+_NEW = 16  # signatures that are proven when they first come; others when they come again
 _PROGRAMS = 1_000  # that are told apart
 
 
@@ -56,6 +58,8 @@ class CompiledFunction:
         self.changed: str | None = None
         self.last: NotReplayable | None = None
         self.told = False
+        self.seen: set[tuple] = set()
+        self.fresh = 0  # signatures that were new
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -101,11 +105,14 @@ class CompiledFunction:
     # Recording
 
     def _record(self, arguments: Arguments, args: tuple, kwargs: dict[str, Any]) -> Any:
-        if len(self.failures) > _SIGNATURES or self._resting(arguments):
+        if len(self.failures) > _SIGNATURES or self._restless(arguments) or self._resting(arguments):
             self.waiting.pop(arguments.key, None)
             return self._plain(arguments, args, kwargs)
         try:
-            guards = follow(self.function, *as_values(args, kwargs))
+            with LOCK:  # Python's parser isn't safe in several threads
+                refuse_modes()
+                guards = follow(self.function, *as_values(args, kwargs))
+            mode = modes()
         except NotReplayable as error:
             self._failed(arguments, error)
             return self._plain(arguments, args, kwargs)
@@ -123,6 +130,9 @@ class CompiledFunction:
             with watch:
                 result = self.function(*args, **kwargs)
             plan = self._bound(guards, arguments, before, watch, waiting, result)
+            if plan is not None:
+                plan.modes = mode
+            recorder.ran = None
             self._limited(recorder, arguments)
         if plan is not None:
             self._settle(plan, waiting, recorder, arguments)
@@ -131,8 +141,13 @@ class CompiledFunction:
 
     def _bound(self, guards: Any, arguments: Arguments, before: Entry, watch: Watch, waiting: Plan | None, result: Any) -> Plan | None:
         try:
-            taken = watch.taken()
-            plan = Plan(watch.recorder, guards, arguments, before, taken, result)
+            try:
+                taken = watch.taken()
+                plan = Plan(watch.recorder, guards, arguments, before, taken, result)
+            except NotReplayable:
+                gc.collect()  # what hangs in reference cycles is nobody's output
+                taken = watch.taken()
+                plan = Plan(watch.recorder, guards, arguments, before, taken, result)
             if waiting is not None and waiting.expected is not None:
                 what = waiting.differs(arguments, before, taken, result)
                 plan.same = what is None
@@ -146,7 +161,8 @@ class CompiledFunction:
     def _settle(self, plan: Plan, waiting: Plan | None, recorder: Recorder, arguments: Arguments) -> None:
         """After the program was run: a call that did twice the same is replayed from now on."""
         program = recorder.ran
-        if program is None or program.outputs is None:
+        if program is None:
+            self._failed(arguments, NotReplayable("it computes nothing on the device"))
             return
         try:
             plan.ready(program)
@@ -154,12 +170,17 @@ class CompiledFunction:
             self._failed(arguments, error if isinstance(error, NotReplayable) else NotReplayable("its program has other outputs"))
             return
         if waiting is not None and plan.same:
+            while len(self.plans) >= _SIGNATURES and arguments.key not in self.plans:
+                self.plans.pop(next(iter(self.plans)))
             kept = self.plans.setdefault(arguments.key, [])
             kept.insert(0, plan)
             del kept[_PLANS:]
             self.failures.pop(arguments.key, None)
             self.last, self.missed = None, 0
         else:
+            if len(self.waiting) >= _SIGNATURES:
+                self.waiting.clear()
+                self._failed(arguments, NotReplayable("its arguments are others at each call"))
             self.waiting[arguments.key] = plan
 
     def _plain(self, arguments: Arguments, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -169,6 +190,19 @@ class CompiledFunction:
             self._limited(recorder, arguments)
         self.recorded += 1
         return result
+
+    def _restless(self, arguments: Arguments) -> bool:
+        """Whether the arguments are others at each call: then only a signature that comes again is worth a proof."""
+        if arguments.key in self.seen:
+            return False
+        if len(self.seen) >= _SIGNATURES:
+            self.seen.clear()
+        self.seen.add(arguments.key)
+        self.fresh = self.fresh + 1
+        if self.fresh > _NEW:
+            self.last = NotReplayable("its arguments are others at each call: a number that changes is passed as a tensor")
+            return True
+        return False
 
     def _resting(self, arguments: Arguments) -> bool:
         """Whether no proof is tried at this call: after some that failed, the next is tried much later."""

@@ -82,15 +82,18 @@ def truth(walk: Any, value: Value) -> bool | None:
         if type(thing) in (list, dict, set, tuple):
             attributes.guard_content(walk, value)
             return bool(thing)
-        if hasattr(type(thing), "__bool__") or hasattr(type(thing), "__len__"):
-            if isinstance(thing, torch.nn.Module):
-                return len(attributes.children(walk, value)) > 0
+        if type(thing) in (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict):
+            return len(attributes.children(walk, value)) > 0
+        walk.guards.type(thing)
+        if any(attributes.in_class(walk, type(thing), name) for name in ("__bool__", "__len__")):
             raise NotReplayable(f"whether {value} is true is asked, which its class decides")
         return True
     if isinstance(value, New):
         if value.type in (list, tuple, dict, set) and value.items is not None:
             return len(value.items) > 0
         return True if value.type is object else None
+    if isinstance(value, Bound):
+        raise NotReplayable(f"whether {value} is true is asked")
     return None if isinstance(value, Either) else True
 
 
@@ -119,12 +122,12 @@ def _countable(value: Value) -> bool:
     return isinstance(value, New) and value.type not in (dict, object)
 
 
-def set_item(container: Value, key: Value, value: Value) -> None:
+def set_item(walk: Any, container: Value, key: Value, value: Value) -> None:
     """``container[key] = value``"""
     if not isinstance(container, New) or container.type not in (list, dict):
         raise NotReplayable(f"an entry of {container} is changed, which outlives the call. Keep it in a tensor, or return it")
     require_owned(container)
-    if container.type is dict and isinstance(container.items, dict) and isinstance(key, Known) and plain(key.object):
+    if not walk.branches and container.type is dict and isinstance(container.items, dict) and isinstance(key, Known) and plain(key.object):
         container.items[key.object] = value
     else:
         container.items = None
@@ -162,17 +165,29 @@ def _outside(walk: Any, function: Any, name: str) -> Value:
         return walk.known(value, name)
     names = function.__globals__
     if name in names:
-        if not attributes.trusted(names.get("__name__", "")):
-            walk.guards.item(names, name, names[name], "the global ")
+        walk.guards.item(names, name, names[name], "the global ")
         return walk.known(names[name], name)
     if hasattr(builtins, name):
         walk.guards.lacks(names, name, "the globals")
+        walk.guards.item(vars(builtins), name, vars(builtins)[name], "Python's ")
         return Known(getattr(builtins, name), name)
     raise NotReplayable(f"the name {name!r} is not found")
 
 
 def _attribute(walk: Any, frame: Any, node: ast.Attribute) -> Value:
-    return attributes.attribute(walk, evaluate(walk, frame, node.value), node.attr)
+    return attributes.attribute(walk, evaluate(walk, frame, node.value), mangled(frame, node.attr))
+
+
+def mangled(frame: Any, name: str) -> str:
+    """A private name (``self.__k``) as the class that the code is written in makes it."""
+    if not name.startswith("__") or name.endswith("__"):
+        return name
+    scope = frame
+    while scope is not None and scope.owner is None:
+        scope = scope.outer
+    if scope is None:
+        raise NotReplayable(f"the private name {name}, of which the class is not known")
+    return f"_{scope.owner.__name__.lstrip('_')}{name}"
 
 
 def _subscript(walk: Any, frame: Any, node: ast.Subscript) -> Value:
@@ -183,6 +198,8 @@ def _slice(walk: Any, frame: Any, node: ast.Slice) -> Value:
     parts = [Known(None) if part is None else evaluate(walk, frame, part) for part in (node.lower, node.upper, node.step)]
     if all(isinstance(part, Known) and plain(part.object) for part in parts):
         return Known(slice(*(part.object for part in parts)))  # type: ignore[missing-attribute]
+    for part in parts:
+        calls.read(walk, part)
     return New(slice)
 
 
@@ -339,6 +356,8 @@ def _joinedstr(walk: Any, frame: Any, node: ast.JoinedStr) -> Value:
 
 def _comprehension(kind: type) -> Any:
     def make(walk: Any, frame: Any, node: Any) -> Value:
+        if any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node)):
+            raise NotReplayable("`:=` in a comprehension")
         before = frame.names
         elements: list[Value] | None = []
 
@@ -384,7 +403,18 @@ def _comprehension(kind: type) -> Any:
 
 
 def _lambda(walk: Any, frame: Any, node: ast.Lambda) -> Value:
-    return Local(node, frame)
+    return local(walk, frame, node)
+
+
+def local(walk: Any, frame: Any, node: ast.FunctionDef | ast.Lambda) -> Local:
+    """A function that the call defines; its defaults are evaluated here, as Python does."""
+    defaults = [evaluate(walk, frame, each) for each in node.args.defaults]
+    named = {
+        argument.arg: evaluate(walk, frame, default)
+        for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+        if default is not None
+    }
+    return Local(node, frame, defaults, named)
 
 
 def _namedexpr(walk: Any, frame: Any, node: ast.NamedExpr) -> Value:

@@ -25,10 +25,11 @@ class Guards:
         self.sequences: dict[int, tuple[Sequence[Any], tuple, str]] = {}
         self.empty: dict[int, tuple[Any, str]] = {}
         self.cells: dict[int, tuple[Any, Any, str]] = {}
-        self.codes: dict[int, tuple[Any, Any, Any]] = {}
+        self.codes: dict[int, tuple[Any, Any, Any, Any]] = {}
         self.types: dict[int, tuple[Any, type]] = {}
         self.tensors: dict[int, tuple[torch.Tensor, str]] = {}
-        self.grads: dict[int, tuple[torch.Tensor, bool, str]] = {}  # whether `.grad` was None where the code asks
+        self.orders: dict[int, tuple[type, tuple]] = {}
+        self.counts: dict[int, tuple[Any, int, str]] = {}
         self.optimizers: dict[int, tuple[torch.optim.Optimizer, str]] = {}
 
         self.kept: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where tensors of the call are kept: a container and a key
@@ -63,9 +64,19 @@ class Guards:
         """The variable of an enclosing function."""
         self.cells[id(cell)] = (cell, value, path)
 
+    def order(self, kind: type) -> None:
+        """The class's bases, in the order in which they are asked."""
+        self.orders[id(kind)] = (kind, kind.__mro__)
+
+    def count(self, container: Any, path: str) -> None:
+        """How many entries there are, whatever they hold."""
+        self.counts[id(container)] = (container, len(container), path)
+
     def code(self, function: Any) -> None:
         """The function's code and defaults: notebooks replace them when a cell is edited."""
-        self.codes[id(function)] = (function, function.__code__, function.__defaults__)
+        self.codes[id(function)] = (function, function.__code__, function.__defaults__, function.__kwdefaults__)
+        if function.__kwdefaults__ is not None:
+            self.whole(function.__kwdefaults__, f"{function.__name__}'s defaults ")
 
     def type(self, thing: Any) -> None:
         """The object's class."""
@@ -74,10 +85,6 @@ class Guards:
     def tensor(self, tensor: torch.Tensor, path: str) -> None:
         """The tensor's memory, how it lies there, and whether it wants a gradient."""
         self.tensors.setdefault(id(tensor), (tensor, path))
-
-    def grad(self, tensor: torch.Tensor, path: str) -> None:
-        """Whether the tensor has a gradient."""
-        self.grads[id(tensor)] = (tensor, tensor.grad is None, path)
 
     # What holds
 
@@ -102,7 +109,10 @@ class Guards:
             checks.append(_types(list(self.types.values())))
         if self.tensors:
             checks.append(_tensors(list(self.tensors.values())))
-        checks += [_grad(*each) for each in self.grads.values()]
+        if self.orders:
+            checks.append(_orders(list(self.orders.values())))
+        if self.counts:
+            checks.append(_counts(list(self.counts.values())))
         return checks
 
 
@@ -111,8 +121,14 @@ def _changed(mapping: Mapping[Any, Any], expected: Mapping[Any, Any], path: str)
         now = mapping.get(key, _MISSING)
         if now is not value:
             what = f"{path}{key}" if path.endswith((".", " ")) or not path else f"{path}.{key}"
-            return f"{what} was {_shown(value)} and is {'gone' if now is _MISSING else _shown(now)}"
+            return f"{what} was {_shown(value)} and is {'gone' if now is _MISSING else _other(value, now)}"
     return f"{path} has other entries"
+
+
+def _other(before: Any, now: Any) -> str:
+    """The object that is there now, told apart from one that looks the same."""
+    text = _shown(now)
+    return f"another object: {text}" if text == _shown(before) else text
 
 
 def _shown(value: Any) -> str:
@@ -155,11 +171,15 @@ def _absent(read: list[tuple[Mapping[Any, Any], set[Any], str]]) -> Any:
     return lambda: not any(map(contains, mappings, names)), what
 
 
-def _codes(functions: list[tuple[Any, Any, Any]]) -> Any:
-    things, codes, defaults = zip(*functions, strict=True)
-    code, default = attrgetter("__code__"), attrgetter("__defaults__")
+def _codes(functions: list[tuple[Any, Any, Any, Any]]) -> Any:
+    things, codes, defaults, named = zip(*functions, strict=True)
+    code, default, keyword = attrgetter("__code__"), attrgetter("__defaults__"), attrgetter("__kwdefaults__")
     return (
-        lambda: all(map(is_, map(code, things), codes)) and all(map(is_, map(default, things), defaults)),
+        lambda: (
+            all(map(is_, map(code, things), codes))
+            and all(map(is_, map(default, things), defaults))
+            and all(map(is_, map(keyword, things), named))
+        ),
         lambda: "the code of a function was replaced",
     )
 
@@ -211,8 +231,14 @@ def _cells(cells: list[tuple[Any, Any, str]]) -> Any:
     contents = attrgetter("cell_contents")
 
     def what() -> str:
-        cell, value, path = next(each for each in cells if each[0].cell_contents is not each[1])
-        return f"{path} was {_shown(value)} and is {_shown(cell.cell_contents)}"
+        for cell, value, path in cells:
+            try:
+                now = cell.cell_contents
+            except ValueError:
+                return f"{path} is gone"
+            if now is not value:
+                return f"{path} was {_shown(value)} and is {_other(value, now)}"
+        return "a variable changed"
 
     def holds() -> bool:
         try:
@@ -259,5 +285,15 @@ def _tensors(tensors: list[tuple[torch.Tensor, str]]) -> Any:
     return holds, what
 
 
-def _grad(tensor: torch.Tensor, missing: bool, path: str) -> Any:
-    return lambda: (tensor.grad is None) is missing, lambda: f"{path}.grad is {'there' if missing else 'None'} now"
+def _orders(kinds: list[tuple[type, tuple]]) -> Any:
+    things, orders = [kind for kind, _ in kinds], [order for _, order in kinds]
+    return lambda: all(map(is_, map(attrgetter("__mro__"), things), orders)), lambda: "the bases of a class changed"
+
+
+def _counts(containers: list[tuple[Any, int, str]]) -> Any:
+    things, counts = [thing for thing, _, _ in containers], [count for _, count, _ in containers]
+
+    def what() -> str:
+        return next((f"{path} has other entries" for thing, count, path in containers if len(thing) != count), "entries were added")
+
+    return lambda: list(map(len, things)) == counts, what

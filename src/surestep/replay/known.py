@@ -119,10 +119,14 @@ PURE = frozenset(
         *(getattr, hasattr, any, all, round, type, slice, divmod, pow, callable, repr, complex),
     }
 )
-MATH = frozenset(function for module in (math, operator) for function in vars(module).values() if callable(function)) - {
-    operator.setitem,
-    operator.delitem,
-}
+_NOT_PURE = {name for name in dir(operator) if name.startswith("i") and hasattr(operator, f"__{name}__") and name[1:] in dir(operator)}
+_NOT_PURE |= {"setitem", "delitem", "call", "iconcat", "attrgetter", "itemgetter", "methodcaller"}
+MATH = frozenset(
+    function
+    for module in (math, operator)
+    for name, function in vars(module).items()
+    if callable(function) and name.strip("_") not in _NOT_PURE
+)
 
 
 @functools.cache

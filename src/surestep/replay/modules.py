@@ -19,14 +19,27 @@ _NOT_WHOLE = (torch.nn.SyncBatchNorm, torch.nn.modules.lazy.LazyModuleMixin)
 
 
 def is_library(thing: Any) -> bool:
-    """Whether a module is one of PyTorch's own."""
-    return type(thing).__module__.startswith("torch.nn.") and not isinstance(thing, _NOT_WHOLE)
+    """Whether a module is one of PyTorch's own, or of a class that adds nothing to one."""
+    for kind in type(thing).__mro__:
+        if kind.__module__.startswith("torch.nn."):
+            return not isinstance(thing, _NOT_WHOLE)
+        if not vars(kind).keys() <= {
+            "__module__",
+            "__doc__",
+            "__qualname__",
+            "__firstlineno__",
+            "__static_attributes__",
+            "__annotations__",
+        }:
+            return False
+    return False
 
 
 def call(walk: Any, module: Known, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``module(...)``"""
     thing = module.object
     kind = type(thing)
+    attributes.in_class(walk, kind, "__call__")
     if kind.__call__ is not torch.nn.Module.__call__ and "__call__" in vars(kind):
         return _followed(walk, kind.__call__, module, args, kwargs)
     walk.guards.type(thing)
@@ -87,6 +100,7 @@ def guard_whole(walk: Any, module: Known) -> None:
     walk.guards.type(thing)
     _no_hooks(walk, module)
     own = vars(thing)
+    walk.guards.count(own, module.path)
     for name, value in own.items():
         if name.startswith("_") and name not in ("_parameters", "_buffers", "_modules", "_flat_weights", "_qkv_same_embed_dim"):
             continue
@@ -199,6 +213,8 @@ def library(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value
     from surestep.replay import calls, optimizers
 
     if function is torch.utils.checkpoint.checkpoint:
+        if "context_fn" in kwargs:
+            raise NotReplayable("checkpoint(context_fn=...) runs Python of its own")
         options = {"use_reentrant", "preserve_rng_state", "determinism_check", "debug", "context_fn", "early_stop"}
         return calls.call(walk, args[0], args[1:], {name: value for name, value in kwargs.items() if name not in options})
     if function is optimizer_step and isinstance(args[0], Known):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_unflatten
 
 from surestep.execute import transfer
@@ -17,7 +18,7 @@ from surestep.execute.interrupts import Held
 from surestep.execute.program import Program, numbers_to_device
 from surestep.loop.updates import flags_of, numbers_of
 from surestep.observe import events
-from surestep.replay.binding import Binding, Entry, Result
+from surestep.replay.binding import Binding, Entry, Result, Same
 from surestep.replay.capture import Taken
 from surestep.replay.guards import Guards
 from surestep.replay.signature import Arguments
@@ -120,7 +121,7 @@ class Plan(Binding):
         recorder = self.recorder
         if any(tensor._storage.trace is not recorder for tensor in tensors):
             return None
-        if len({*map(id, self.kept), *(id(tensor._storage) for tensor in tensors)}) != self.distinct:
+        if not self.apart(arguments):
             return None
         storages: list[Any] = list(self.storages)
         for position, number in self.from_argument:
@@ -133,6 +134,10 @@ class Plan(Binding):
             for position, number in self.from_grad:
                 storages[position] = grads[number]._storage
             if any(_is_shared(grads, number) for number in self.used_up):
+                return None
+            of_grads = {id(storages[position]) for position, _ in self.from_grad}
+            others = {*self.outside, *(id(tensor._storage) for tensor in tensors)}
+            if len(of_grads) < len(self.from_grad) or not of_grads.isdisjoint(others):
                 return None
         for position, _ in self.from_host:
             storages[position] = _NOTHING
@@ -203,8 +208,11 @@ class Plan(Binding):
         self.runs += 1
         events.emit("replay", None, program=program.name, seconds=time.perf_counter() - start)
         made = self._made(arrays, tensors)
-        for container, key in reversed(self.keeps):
-            container[key] = made.pop()
+        if self.keeps:
+            kept = made[len(made) - len(self.keeps) :]
+            del made[len(made) - len(self.keeps) :]
+            for (container, key), tensor in zip(self.keeps, kept, strict=True):
+                container[key] = tensor
         return made[0] if self.single else tree_unflatten(made, self.spec)
 
     def _set_grads(self, arrays: Any) -> None:
@@ -226,7 +234,9 @@ class Plan(Binding):
         made: dict[int, XlaTensor] = {}
         found = []
         for leaf in self.results:
-            if not isinstance(leaf, Result):
+            if isinstance(leaf, Same):
+                found.append(found[leaf.position])
+            elif not isinstance(leaf, Result):
                 found.append(leaf)
             elif leaf.argument is not None:
                 found.append(tensors[leaf.argument])
@@ -270,6 +280,17 @@ _NOTHING = _Nothing()
 _ALONE = 2  # references to an object that only a local variable holds, and the call that counts them
 
 
+def refuse_modes() -> None:
+    """Raises where a mode is on whose Python sees each operation."""
+    functions = torch._C._len_torch_function_stack()
+    if functions > 1 or (functions and not isinstance(torch.overrides._get_current_function_mode(), DeviceContext)):
+        raise NotReplayable("a TorchFunctionMode is on, whose Python must run at each call")
+    if torch._C._len_torch_dispatch_stack():
+        raise NotReplayable("a TorchDispatchMode is on, whose Python must run at each call")
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        raise NotReplayable("hooks on saved tensors are set, whose Python must run at each call")
+
+
 def modes() -> tuple:
     """PyTorch's modes that change what an operation does."""
     return (
@@ -279,7 +300,9 @@ def modes() -> tuple:
         torch.get_autocast_dtype("xla"),
         torch.get_default_dtype(),
         torch.get_default_device() if torch._C._len_torch_function_stack() else None,
+        torch._C._len_torch_function_stack(),
         torch._C._len_torch_dispatch_stack(),
+        torch._C._autograd._top_saved_tensors_default_hooks(True),
         torch.is_anomaly_enabled(),
         torch.are_deterministic_algorithms_enabled(),
     )

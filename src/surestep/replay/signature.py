@@ -43,7 +43,7 @@ class Arguments:
         elif kind is dict:
             key += (_DICT, len(value))
             for name, item in value.items():
-                key.append(name)
+                self._add(key, name)
                 self._add(key, item)
         elif kind is torch.Tensor and value.device.type == "cpu":
             key += (_HOST, value.shape, value.stride(), value.dtype, value.requires_grad)

@@ -24,11 +24,14 @@ def store(walk: Any, frame: Any, target: ast.expr, value: Value, in_place: bool 
         elif not in_place:
             key = expressions.evaluate(walk, frame, target.slice)
             if not _kept(walk, container, key, value):
-                expressions.set_item(container, key, value)
+                expressions.set_item(walk, container, key, value)
     elif isinstance(target, ast.Attribute):
         holder = expressions.evaluate(walk, frame, target.value)
+        name = expressions.mangled(frame, target.attr)
         own = isinstance(holder, New) and holder.owned and holder.type is object
-        if not in_place and not own and not _kept_attribute(walk, holder, target.attr, value):
+        if in_place and isinstance(holder, Known) and not isinstance(holder.object, torch.Tensor) and not _simple(holder.object, name):
+            raise NotReplayable(f"`{ast.unparse(target)}` is stored by the object's own code")
+        if not in_place and not own and not _kept_attribute(walk, holder, name, value):
             _refuse_attribute(walk, frame, target, value, holder)
     else:
         raise walk.refuse(frame, target, f"`{ast.unparse(target)}` is not followed as a target")
@@ -53,13 +56,18 @@ def _kept_attribute(walk: Any, holder: Value, name: str, value: Value) -> bool:
     """``walk.loss = loss``: the same for a plain attribute."""
     if walk.branches or not isinstance(holder, Known) or not isinstance(value, New) or value.type not in (None, torch.Tensor):
         return False
-    kind = type(holder.object)
-    simple = kind.__setattr__ is object.__setattr__ or kind.__setattr__ is torch.nn.Module.__setattr__
-    if not simple or hasattr(kind, name) or name not in getattr(holder.object, "__dict__", ()):
+    if not _simple(holder.object, name) or name not in getattr(holder.object, "__dict__", ()):
         return False
     walk.guards.type(holder.object)
     _keep(walk, vars(holder.object), name, value)
     return True
+
+
+def _simple(thing: Any, name: str) -> bool:
+    """Whether setting an attribute only puts it into the object's ``__dict__``."""
+    kind = type(thing)
+    plainly = kind.__setattr__ is object.__setattr__ or kind.__setattr__ is torch.nn.Module.__setattr__
+    return plainly and not hasattr(kind, name)
 
 
 def _keep(walk: Any, container: Any, key: Any, value: New) -> None:

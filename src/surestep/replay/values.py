@@ -74,6 +74,9 @@ class Bound(NamedTuple):
     receiver: Any
     name: str
 
+    def __repr__(self) -> str:
+        return f"{self.receiver}.{self.name}"
+
 
 class Super(NamedTuple):
     """``super()``: what the classes behind ``owner`` say of the receiver."""
@@ -87,6 +90,8 @@ class Local(NamedTuple):
 
     node: ast.FunctionDef | ast.Lambda
     frame: Any
+    defaults: list[Any]
+    named: dict[str, Any]
 
     def __repr__(self) -> str:
         return getattr(self.node, "name", "a lambda")
@@ -125,13 +130,14 @@ def join(a: Value | None, b: Value | None) -> Value:
             return a
         if plain(a.object) and plain(b.object):
             return New(type(a.object) if type(a.object) is type(b.object) else None)
+    for one in (a, b):
+        if isinstance(one, New) and one.type in (list, dict, set):
+            one.items = None  # what is done to the one that was taken is done to it under another name
     if isinstance(a, New) and isinstance(b, New):
         if a.type is b.type and a.type not in (list, dict, set):
             return New(a.type, _joined_items(a.items, b.items))
         if a.type is None or b.type is None:
             return New() if not ({a.type, b.type} & {list, dict, set}) else Either()
-        if a.type is b.type:
-            return New(a.type, None, a.owned and b.owned)
     for one, other in ((a, b), (b, a)):
         if (
             isinstance(one, New)

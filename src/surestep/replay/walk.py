@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import copy
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Hashable, Iterable
 from contextlib import contextmanager
 from typing import Any
 
@@ -88,13 +88,7 @@ class Walk:
     def local(self, function: Local, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The same for a function that the call defines."""
         frame = Frame(function.frame.file, None, outer=function.frame, owner=function.frame.owner)
-        defaults = [expressions.evaluate(self, function.frame, each) for each in function.node.args.defaults]
-        named = {
-            argument.arg: expressions.evaluate(self, function.frame, default)
-            for argument, default in zip(function.node.args.kwonlyargs, function.node.args.kw_defaults, strict=True)
-            if default is not None
-        }
-        return self.call(function.node, frame, args, kwargs, defaults, named)
+        return self.call(function.node, frame, args, kwargs, function.defaults, function.named)
 
     def call(
         self,
@@ -214,7 +208,7 @@ class Walk:
     def _functiondef(self, frame: Frame, node: ast.FunctionDef) -> Names:
         if node.decorator_list:
             raise self.refuse(frame, node, "a decorated function is defined inside")
-        return {**frame.names, node.name: Local(node, frame)}
+        return {**frame.names, node.name: expressions.local(self, frame, node)}
 
     def _import(self, frame: Frame, node: ast.Import) -> Names:
         names = dict(frame.names)
@@ -300,24 +294,34 @@ class Walk:
 
     def _with(self, frame: Frame, node: ast.With) -> Names | None:
         for item in node.items:
-            manager = self._manager(frame, item.context_expr)
+            self._manager(frame, item.context_expr)
             if item.optional_vars is not None:
-                stores.store(self, frame, item.optional_vars, manager)
+                stores.store(self, frame, item.optional_vars, Either())
         return self.block(frame, node.body, frame.names)
 
-    def _manager(self, frame: Frame, node: ast.expr) -> Value:
-        """What a ``with`` binds: only of managers that set a mode of PyTorch's and set it back."""
+    def _manager(self, frame: Frame, node: ast.expr) -> None:
+        """Only managers are followed that set a mode of PyTorch's and set it back."""
         if isinstance(node, ast.Call):
             manager = expressions.evaluate(self, frame, node.func)
             for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
-                expressions.evaluate(self, frame, argument)
-            if isinstance(manager, Known) and manager.object in managers():
-                return New(object, {})
+                calls.read(self, expressions.evaluate(self, frame, argument))
+            if isinstance(manager, Known) and isinstance(manager.object, Hashable) and manager.object in managers():
+                return
+        else:
+            manager = expressions.evaluate(self, frame, node)
+            if isinstance(manager, Known) and type(manager.object) in managers():
+                own = getattr(manager.object, "__dict__", None)
+                if own:
+                    self.guards.whole(own, f"{manager.path}.")
+                return
         raise self.refuse(frame, node, f"`with {ast.unparse(node)}`: what it does when it begins and ends is not known")
 
     def _try(self, frame: Frame, node: ast.Try) -> Names | None:
         if node.handlers:
             raise self.refuse(frame, node, "an exception is caught: which way it goes can't be told beforehand")
+        inner = [each for statement in (*node.body, *node.orelse) for each in ast.walk(statement)]
+        if any(isinstance(each, (ast.Return, ast.Break, ast.Continue, ast.Raise)) for each in inner):
+            raise self.refuse(frame, node, "a `try` is left before its end")
         names = self.block(frame, node.body, frame.names)
         names = self.block(frame, node.orelse, names)
         return self.block(frame, node.finalbody, names)
@@ -370,7 +374,19 @@ def follow(function: Any, args: list[Value], kwargs: dict[str, Value]) -> Guards
     guards = Guards()
     walk = Walk(guards)
     try:
-        calls.call(walk, Known(function, getattr(function, "__qualname__", "the step")), args, kwargs)
+        result = calls.call(walk, Known(function, getattr(function, "__qualname__", "the step")), args, kwargs)
     except RecursionError:
         raise NotReplayable("the step is nested too deep to be followed") from None
+    _check_returned(result)
     return guards
+
+
+def _check_returned(value: Value) -> None:
+    """What is returned must be made anew by a replay, or be a tensor: no container or object from outside, whose content may change."""
+    if isinstance(value, New):
+        if not value.owned or (value.type in (list, dict, set) and value.items is None):
+            raise NotReplayable("the step returns a container of which the content is not known")
+        for item in value.items.values() if isinstance(value.items, dict) else value.items or ():
+            _check_returned(item)
+    elif not (isinstance(value, Known) and (plain(value.object) or isinstance(value.object, torch.Tensor))):
+        raise NotReplayable(f"the step returns {value}, which is not made by the call")

@@ -103,7 +103,8 @@ class XlaTensor(torch.Tensor):
         """As ``Tensor.backward``, on this thread also where it is the first that this thread does with the device."""
         if not thread.ready:
             thread.prepare()
-        if watched_roots is not None and self.grad_fn is not None:
+        keeps = len(args) > 1 or kwargs.get("retain_graph") or kwargs.get("create_graph")
+        if watched_roots is not None and self.grad_fn is not None and not keeps:
             watched_roots.append(self.grad_fn)
         super().backward(*args, **kwargs)
 

@@ -1,0 +1,67 @@
+"""``ParallelLoader(loader, [device]).per_device_loader(device)`` to ``MpDeviceLoader(loader, device)``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from surestep.lint import vocabulary as names
+from surestep.lint.edits import replace, text_of
+from surestep.lint.findings import Edit, Fix
+from surestep.lint.program import Call, Program
+from surestep.lint.rename import named_edits
+
+
+def parallel_loader(program: Program) -> Iterator[Fix | None]:
+    """Both forms: in one expression, and over a variable that is used for nothing else."""
+    for call in program.calls:
+        device = _device(call) if call.name in names.PARALLEL_LOADER else None
+        if device is None:
+            continue
+        parent = program.parents[call.node]
+        if isinstance(parent, ast.Attribute):
+            use = _use(program, parent, device)
+            if use is not None:
+                yield _rewritten(program, call, device, [], use)
+        elif isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
+            yield _over_variable(program, call, device, parent.targets[0])
+
+
+def _over_variable(program: Program, call: Call, device: ast.expr, variable: ast.Name) -> Fix | None:
+    scope = call.function.node
+    named = [node for node in ast.walk(scope) if isinstance(node, ast.Name) and node.id == variable.id and node is not variable]
+    edits = []
+    for node in named:
+        parent = program.parents[node]
+        use = _use(program, parent, device) if isinstance(parent, ast.Attribute) else None
+        if use is None or isinstance(node.ctx, ast.Store):
+            return None
+        edits.append(replace(program.source, use, variable.id))
+    return _rewritten(program, call, device, edits, None) if edits else None
+
+
+def _rewritten(program: Program, call: Call, device: ast.expr, edits: list[Edit], whole: ast.Call | None) -> Fix | None:
+    named = named_edits(program, call.node.func, f"{names.PL}.MpDeviceLoader")
+    if named is None:
+        return None
+    function, *imports = named
+    source = program.source
+    arguments = [text_of(source, call.node.args[0]), text_of(source, device), *(text_of(source, keyword) for keyword in call.node.keywords)]
+    return Fix((replace(source, whole or call.node, f"{function.text}({', '.join(arguments)})"), *edits, *imports), safe=True)
+
+
+def _device(call: Call) -> ast.expr | None:
+    """The one device that the loader is for."""
+    if len(call.node.args) != 2 or call.has_stars:
+        return None
+    devices = call.node.args[1]
+    return devices.elts[0] if isinstance(devices, ast.List | ast.Tuple) and len(devices.elts) == 1 else None
+
+
+def _use(program: Program, attribute: ast.Attribute, device: ast.expr) -> ast.Call | None:
+    """``.per_device_loader(device)`` of the same device."""
+    call = program.parents[attribute]
+    same = isinstance(call, ast.Call) and call.func is attribute and attribute.attr == "per_device_loader" and not call.keywords
+    if same and isinstance(call, ast.Call) and len(call.args) == 1 and ast.dump(call.args[0]) == ast.dump(device):
+        return call
+    return None
