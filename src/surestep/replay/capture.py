@@ -127,6 +127,8 @@ class Watch(TorchFunctionMode):
             raise self.problem
         if recorder.serial != self.serial or any(other.count != count for other, count in zip(self.others, self.before, strict=True)):
             raise NotReplayable("there is a boundary inside, or another device is used")
+        if recorder.collectives:
+            raise NotReplayable("it does something together with other processes, on which they agree as it is recorded")
         records = recorder.place.records()
         for record in records:
             if isinstance(record, Call) and any(isinstance(part, HostScalar) for part in tree_leaves((record.arguments, record.keywords))):
