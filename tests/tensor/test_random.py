@@ -91,3 +91,33 @@ def test_checkpointing_draws_the_same_mask_again(reentrant):
     kept = (out != 0).cpu().double()
     expected = kept @ model[0].weight.detach().cpu().double() * 2
     torch.testing.assert_close(x.grad.cpu().double(), expected, rtol=1e-5, atol=1e-5)
+
+
+FILLS = {
+    "uniform_": lambda x, number: x.uniform_(0, number),
+    "normal_": lambda x, number: x.normal_(0, number),
+    "log_normal_": lambda x, number: x.log_normal_(1, number),
+    "exponential_": lambda x, number: x.exponential_(number),
+    "cauchy_": lambda x, number: x.cauchy_(0, number),
+    "geometric_": lambda x, number: x.geometric_(number),
+    "bernoulli_": lambda x, number: x.bernoulli_(number),
+    "dropout": lambda x, number: torch.nn.functional.dropout(x, number),
+    "alpha_dropout": lambda x, number: torch.nn.functional.alpha_dropout(x, number),
+    "rrelu": lambda x, number: torch.nn.functional.rrelu(-x, 0.05, number, training=True),
+    "rand": lambda x, number: torch.rand_like(x) * number,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", FILLS)
+def test_the_same_numbers_as_a_constant_and_as_an_input(name, dtype):
+    """A number is a constant of the program until it changes: that must not show in what is drawn."""
+
+    def drawn(number):
+        torch.manual_seed(7)
+        return FILLS[name](torch.ones(200, device="xla", dtype=dtype), number).float().cpu()
+
+    first = drawn(0.25)
+    drawn(0.375)
+    again = drawn(0.25)
+    torch.testing.assert_close(again, first, rtol=1e-6, atol=1e-6)

@@ -102,7 +102,12 @@ def bernoulli(out, probabilities, *, key):
     return cast(_bernoulli(key, out.shape, probabilities), out.dtype)
 
 
-def bernoulli_p(out, x, p=0.5, *, key):
+def bernoulli_number(out, x, p=0.5, *, key):
+    # the same bits are drawn whether the number is a constant or, having changed, an input of the program
+    return cast(_bernoulli(key, out.shape, cast(p, np.dtype(np.float32))), out.dtype)
+
+
+def bernoulli_tensor(out, x, p, *, key):
     return cast(_bernoulli(key, out.shape, p), out.dtype)
 
 
@@ -242,7 +247,7 @@ _FUNCTIONS = {
     "uniform.default": uniform, "normal_functional.default": normal_functional,
     "normal.Tensor_float": normal, "normal.float_Tensor": normal, "normal.Tensor_Tensor": normal, "normal.float_float": normal,
     "log_normal.default": log_normal, "exponential.default": exponential, "geometric.default": geometric, "cauchy.default": cauchy,
-    "bernoulli.default": bernoulli, "bernoulli.p": bernoulli_p, "bernoulli.Tensor": bernoulli_p,
+    "bernoulli.default": bernoulli, "bernoulli.p": bernoulli_number, "bernoulli.Tensor": bernoulli_tensor,
     "native_dropout.default": native_dropout, "_fused_dropout.default": fused_dropout,
     "rrelu_with_noise_functional.default": rrelu_with_noise,
     "random.default": random, "random.to": random_to, "random.from": random_from,
