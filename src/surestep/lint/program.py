@@ -334,7 +334,7 @@ def makes_boundaries(frame: Frame) -> bool:
 
 def _called_optimizer(node: ast.expr) -> bool:
     last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-    return last.lower().lstrip("_").startswith("optim") or last.lower() in ("opt", "self.opt")
+    return last.lower().lstrip("_").startswith("optim") or last.lower() == "opt"
 
 
 def _before(function: Function, frame: Frame) -> tuple[Frame, ...]:
