@@ -256,6 +256,14 @@ class Program:
         called = self.reach([target for event in own if isinstance(event, Call) for target in event.targets])
         return own + [event for other in self.functions if other in called and other is not function for event in other.events]
 
+    def by_rank(self, call: Call, seen: frozenset[Function] = frozenset()) -> bool:
+        """Whether only some replicas come to a call: a condition on their number is around it, or around all calls of its function."""
+        if call.by_rank:
+            return True
+        callers = self.callers.get(call.function, [])
+        further = seen | {call.function}
+        return bool(callers) and call.function not in seen and all(self.by_rank(caller, further) for caller in callers)
+
     @cached_property
     def is_eager(self) -> bool:
         """Whether the file switches recording off."""
