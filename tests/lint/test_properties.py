@@ -4,6 +4,7 @@ import ast
 import json
 
 from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 from programs import programs
 
 from surestep.lint.engine import Selection, check_file
@@ -75,3 +76,16 @@ reached: set[str] = set()
 
 def test_many_rules_were_broken():
     assert len(reached) > len(RULES) / 3, reached
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 1500),
+    st.sampled_from([("x = 1", " + xm.get_ordinal()"), ("x", ".a"), ("x", ".f()"), ("x", "[0]"), ("if a: pass", "\nelif a: pass")]),
+)
+def test_deep_nesting_is_checked_or_told(depth, parts):
+    begin, more = parts
+    data = ("import torch_xla.core.xla_model as xm\n" + begin + more * depth + "\n").encode()
+    checked = check_file("deep.py", data, Selection())
+    assert checked.source is not None or "recursion" in checked.error or "nested" in checked.error
+    assert depth > 100 or checked.source is not None

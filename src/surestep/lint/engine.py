@@ -77,7 +77,10 @@ def check(source: Source, selection: Selection) -> list[Finding]:
         return []
     program = parse(source)
     target = selection.target or _target(program)
-    found = [finding for code, rule in RULES.items() if selection.has(code) for finding in rule(target).check(program)]
+    try:
+        found = [finding for code, rule in RULES.items() if selection.has(code) for finding in rule(target).check(program)]
+    except RecursionError as error:
+        raise SourceError("can't be checked: an expression is nested too deeply") from error
     found = [finding for finding in dict.fromkeys(found) if not source.silenced(finding.line, finding.end_line, finding.code)]
     return sorted((_with_imports(program, finding) for finding in found), key=lambda f: (f.line, f.column, f.code))
 

@@ -22,32 +22,48 @@ def parallel_loader(program: Program) -> Iterator[Fix | None]:
         if isinstance(parent, ast.Attribute):
             use = _use(program, parent, device)
             if use is not None:
-                yield _rewritten(program, call, device, [], use)
+                yield _rewritten(program, call, device, use)
         elif isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
-            yield _over_variable(program, call, device, parent.targets[0])
+            yield _over_variable(program, call, device, parent.targets[0].id)
 
 
-def _over_variable(program: Program, call: Call, device: ast.expr, variable: ast.Name) -> Fix | None:
-    scope = call.function.node
-    named = [node for node in ast.walk(scope) if isinstance(node, ast.Name) and node.id == variable.id and node is not variable]
-    edits = []
-    for node in named:
+def _over_variable(program: Program, call: Call, device: ast.expr, variable: str) -> Fix | None:
+    """All loaders that a function keeps under one name, one after the other, and all that is done with it."""
+    made: list[Fix] = []
+    edits: list[Edit] = []
+    calls = {other.node: other for other in call.function.calls}
+    for node in ast.walk(call.function.node):
+        if not isinstance(node, ast.Name) or node.id != variable:
+            continue
         parent = program.parents[node]
-        use = _use(program, parent, device) if isinstance(parent, ast.Attribute) else None
-        if use is None or isinstance(node.ctx, ast.Store):
-            return None
-        edits.append(replace(program.source, use, variable.id))
-    return _rewritten(program, call, device, edits, None) if edits else None
+        if isinstance(parent, ast.Assign) and parent.targets == [node]:
+            other = calls.get(parent.value) if isinstance(parent.value, ast.Call) else None
+            same = other is not None and other.name in names.PARALLEL_LOADER and _same(_device(other), device)
+            fix = _rewritten(program, other, device, None) if other is not None and same else None
+            if fix is None:
+                return None
+            made.append(fix)
+        else:
+            use = _use(program, parent, device) if isinstance(parent, ast.Attribute) else None
+            if use is None:
+                return None
+            edits.append(replace(program.source, use, variable))
+    every = dict.fromkeys([*edits, *(edit for fix in made for edit in fix.edits)])
+    return Fix(tuple(every), safe=True) if edits else None
 
 
-def _rewritten(program: Program, call: Call, device: ast.expr, edits: list[Edit], whole: ast.Call | None) -> Fix | None:
+def _same(one: ast.expr | None, other: ast.expr) -> bool:
+    return one is not None and ast.dump(one) == ast.dump(other)
+
+
+def _rewritten(program: Program, call: Call, device: ast.expr, whole: ast.Call | None) -> Fix | None:
     named = named_edits(program, call.node.func, f"{names.PL}.MpDeviceLoader")
     if named is None:
         return None
     function, *imports = named
     source = program.source
     arguments = [text_of(source, call.node.args[0]), text_of(source, device), *(text_of(source, keyword) for keyword in call.node.keywords)]
-    return Fix((replace(source, whole or call.node, f"{function.text}({', '.join(arguments)})"), *edits, *imports), safe=True)
+    return Fix((replace(source, whole or call.node, f"{function.text}({', '.join(arguments)})"), *imports), safe=True)
 
 
 def _device(call: Call) -> ast.expr | None:
@@ -62,6 +78,6 @@ def _use(program: Program, attribute: ast.Attribute, device: ast.expr) -> ast.Ca
     """``.per_device_loader(device)`` of the same device."""
     call = program.parents[attribute]
     same = isinstance(call, ast.Call) and call.func is attribute and attribute.attr == "per_device_loader" and not call.keywords
-    if same and isinstance(call, ast.Call) and len(call.args) == 1 and ast.dump(call.args[0]) == ast.dump(device):
+    if same and isinstance(call, ast.Call) and len(call.args) == 1 and _same(call.args[0], device):
         return call
     return None
