@@ -1,6 +1,7 @@
 """Each example runs, and is as many programs and runs as it says."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -99,3 +100,21 @@ def test_compiled(tmp_path):
     assert (found["steps"], found["replays"]) == (87, 87 - 5)
     assert found["implicit_boundaries"] == []
     assert float(lines[-1].split("right ")[1].rstrip("%")) > 85
+
+
+@pytest.mark.parametrize("example", ["launch.py", "ddp.py"])
+def test_processes_end_where_one_does(tmp_path, example):
+    """One process; two that `launch` starts; two that torchrun starts."""
+    program = (sys.executable, "-m", "surestep", "run", EXAMPLES / example, "--epochs", "2", "--checkpoint")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python")
+    states = []
+    for number, (command, devices) in enumerate([(program, "1"), (program, "2"), ((*torchrun, *program), "1")]):
+        environ = {**os.environ, "CPU_NUM_DEVICES": devices}
+        done = subprocess.run([*command, tmp_path / f"{number}.pt"], capture_output=True, text=True, env=environ, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert f"trained by {min(number, 1) + 1} process(es)" in done.stdout
+        states.append(torch.load(tmp_path / f"{number}.pt", weights_only=True))
+    alone, *others = states
+    for other in others:
+        for name, value in alone.items():
+            torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-5)

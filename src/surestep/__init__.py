@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from surestep import settings as _settings
 from surestep._device import device, device_count, devices, manual_seed, real_devices
+from surestep.execute.devices import before_start as _before_start
 from surestep.observe import advice as _advice  # noqa: F401 (listens from now on)
 from surestep.observe.metrics import Metrics, clear_metrics, metrics
 from surestep.tensor import process as _process
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from surestep.loop.checkpoint import save
     from surestep.loop.loader import MpDeviceLoader
     from surestep.loop.optimizer import optimizer_step
+    from surestep.parallel.launcher import launch
     from surestep.replay.compiled import compile
     from surestep.replay.explain import explain
     from surestep.replay.scope import GraphBreak
@@ -39,6 +41,7 @@ __all__ = [
     "device_count",
     "devices",
     "explain",
+    "launch",
     "lowering",
     "manual_seed",
     "metrics",
@@ -58,6 +61,7 @@ _LATER = {
     "add_step_closure": "surestep.loop.boundaries",
     "compile": "surestep.replay.compiled",
     "explain": "surestep.replay.explain",
+    "launch": "surestep.parallel.launcher",
     "lowering": "surestep.tensor.custom",
     "optimizer_step": "surestep.loop.optimizer",
     "save": "surestep.loop.checkpoint",
@@ -78,7 +82,14 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+def _connect() -> None:
+    from surestep.parallel.connection import connect
+
+    connect()
+
+
 _settings.check()
+_before_start.append(_connect)
 _process.register()
 # The loop's hooks on optimizers are set when the device is first used, whatever was imported until then.
-_process.at_first_use(lambda: [importlib.import_module(f"surestep.loop.{name}") for name in ("boundaries", "updates")])
+_process.at_first_use(lambda: [importlib.import_module(f"surestep.loop.{name}") for name in ("boundaries", "updates", "drift")])

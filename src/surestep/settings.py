@@ -24,6 +24,9 @@ SETTINGS = {
         ("0", "1"),
         "with 1, an index that is out of range on the device is an IndexError at the next boundary; read when the device is first used",
     ),
+    "SURESTEP_CHECK_REPLICAS": Setting(
+        ("1", "0"), "with 1, processes that train together compare their parameters now and then; those that differ are an error"
+    ),
     "SURESTEP_FALLBACK": Setting(("warn", "error"), "an operation that has to run on the host is said once a line, or is an error"),
     "SURESTEP_VERIFY_REPLAY": Setting(("0", "1"), "with 1, each replayed step of `surestep.compile` is run in Python too, and compared"),
 }

@@ -1,4 +1,4 @@
-"""launch and spawn run in place; more than one process is refused."""
+"""launch and spawn in one process; tests/parallel has more."""
 
 import pytest
 import torch
@@ -18,17 +18,18 @@ def test_one_process_runs_in_place():
     assert called(launch) == called(xmp.spawn) == called(xmp.spawn, nprocs=1) == called(launch, start_method="fork") == [(0, 3, "x")]
 
 
-def test_more_are_refused(monkeypatch):
-    with pytest.raises(NotImplementedError, match=r"xmp\.spawn: nprocs=8.*one process with one device"):
-        called(xmp.spawn, nprocs=8)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(NotImplementedError, match=r"torch_xla\.launch: WORLD_SIZE=2"):
-        called(launch)
+def test_a_device_in_use_is_said():
+    torch.ones(1, device="xla")
+    with pytest.raises(RuntimeError, match=r"the xla device is in use already in this process, which is to start 2 others"):
+        called(xmp.spawn, nprocs=2)
+    with pytest.raises(ValueError, match="at least one"):
+        called(xmp.spawn, nprocs=0)
 
 
-def test_several_devices_are_refused_unless_one_process_is_asked_for(monkeypatch):
-    monkeypatch.setattr(xmp, "device_count", lambda: 4)
-    with pytest.raises(NotImplementedError, match="each of 4 devices"):
+def test_one_process_for_several_devices_if_asked(monkeypatch):
+    monkeypatch.setenv("CPU_NUM_DEVICES", "4")
+    torch.ones(1, device="xla")
+    with pytest.raises(RuntimeError, match="to start 4 others"):
         called(launch)
     assert called(launch, debug_single_process=True) == [(0, 3, "x")]
 
@@ -42,14 +43,6 @@ def test_wrappers():
     model = xmp.MpModelWrapper(torch.nn.Linear(1, 1)).to("xla")
     assert model.weight.device.type == "xla"
     assert xmp.MpSerialExecutor().run(lambda: 5) == 5
-
-
-def test_a_process_group_is_refused():
-    import surestep.torch_xla.distributed.xla_backend  # noqa: F401
-
-    with pytest.raises(NotImplementedError, match="one process with one device"):
-        torch.distributed.init_process_group("xla", init_method="xla://")
-    assert not torch.distributed.is_initialized()
 
 
 def test_seeds_are_the_devices():

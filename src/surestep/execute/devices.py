@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from surestep.execute import cache
+from surestep.execute.world import world
 
 if TYPE_CHECKING:
     import jax
+
+before_start: list[Callable[[], None]] = []  # called once, before JAX starts: the processes of a world find each other
 
 _PLATFORMS = {"CPU": "cpu", "CUDA": "gpu", "GPU": "gpu", "ROCM": "rocm", "TPU": "tpu"}
 
@@ -29,7 +33,9 @@ def jax_devices() -> tuple[jax.Device, ...]:
     import jax
 
     cache.enable()
-    count = os.environ.get("CPU_NUM_DEVICES", "")
+    for prepare in before_start:
+        prepare()
+    count = os.environ.get("CPU_NUM_DEVICES", "") if world().size == 1 else "1"
     if count:
         if not count.isdigit() or int(count) < 1:
             raise RuntimeError(f"CPU_NUM_DEVICES={count!r}: expected a positive number of virtual CPU devices")

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from surestep.execute.devices import jax_devices
+from surestep.execute.world import AXIS, replicated, world
 from surestep.observe import events
 from surestep.observe.frames import Line
 
@@ -34,7 +35,8 @@ class Program:
         self.name = name
         self.executable = executable
         self.outputs = tuple(index for index, _ in outputs)
-        self.smallest = min(range(len(outputs)), key=lambda position: math.prod(outputs[position][1].shape))  # by which a run is waited for
+        # by which a run is waited for
+        self.smallest = min(range(len(outputs)), key=lambda position: math.prod(outputs[position][1].shape), default=0)
         self.donated = donated
         self.uses = 0
         self.device = device
@@ -54,6 +56,43 @@ class Program:
             return self.executable(floats, ints, *leaves)
 
 
+class LocalProgram(Program):
+    """Of one process among several, without them: what other programs have left may be labelled as all processes' array."""
+
+    def __call__(self, leaves: Sequence[Any], floats: Any, ints: Any) -> Sequence[Any]:
+        """As ``Program``."""
+        return super().__call__([leaf if leaf.is_fully_addressable else leaf.addressable_data(0) for leaf in leaves], floats, ints)
+
+
+class ReplicaProgram(Program):
+    """Of all processes at once, each with its own values: every array is labelled as one that they have in common.
+
+    It takes one int more, 0, which XLA can't know, and gives one output more, a number of each collective.
+    """
+
+    def __init__(self, name: str, executable: Any, outputs: Sequence[tuple[int, Input]], donated: frozenset[int], device: int):
+        super().__init__(name, executable, outputs, donated, device)
+        self.smallest = len(outputs)
+
+    def with_numbers(self, floats: np.ndarray, ints: np.ndarray) -> tuple[Any, Any]:
+        """As ``Program``."""
+        before = self.sent
+        found = super().with_numbers(floats, np.append(ints, 0))
+        if found is not before:
+            self.sent = (_labelled(found[0]), _labelled(found[1]))
+        return self.sent
+
+    def __call__(self, leaves: Sequence[Any], floats: Any, ints: Any) -> Sequence[Any]:
+        """As ``Program``."""
+        given = [_labelled(leaf) if leaf.is_fully_addressable else leaf for leaf in leaves]
+        return super().__call__(given, floats, ints)
+
+
+def _labelled(leaf: Any) -> Any:
+    """Costs some microseconds, so what a program gives stays labelled until the next."""
+    return jax.make_array_from_single_device_arrays(leaf.shape, replicated(), [leaf])
+
+
 def numbers_to_device(numbers: np.ndarray, index: int) -> jax.Array:
     """A private copy of a program's numbers on device ``index``."""
     with jax.enable_x64(True):
@@ -70,21 +109,26 @@ def build(
     device: int,
     line: Line | None,
     options: dict[str, Any] | None = None,
+    together: bool = False,
 ) -> Program:
-    """Compiles ``function(floats, ints, *leaves)`` for one device.
+    """Compiles ``function(floats, ints, *leaves)`` for one device; or, ``together``, for one device of each process.
 
     ``numbers`` is how many floats and ints it takes; ``outputs`` are (SSA index, figures); of ``donatable`` leaves those are donated that
     have an output of the same shape and dtype to give their memory to. ``options`` are XLA's own, for this program.
     """
     donated = _matching(leaves, [figures for _, figures in outputs], donatable)
-    sharding = jax.sharding.SingleDeviceSharding(jax_devices()[device])
-    floats, ints = numbers
+    sharding = replicated() if together else jax.sharding.SingleDeviceSharding(jax_devices()[device])
+    floats, ints = numbers[0], numbers[1] + together
     with jax.enable_x64(True), _Shown(name, line):
         arguments = [
             jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
             for shape, dtype in (((floats,), np.dtype(np.float64)), ((ints,), np.dtype(np.int64)), *leaves)
         ]
         start = time.perf_counter()
+        if together:
+            everywhere = jax.sharding.PartitionSpec()
+            mesh = replicated().mesh
+            function = jax.shard_map(function, mesh=mesh, in_specs=everywhere, out_specs=everywhere, axis_names={AXIS}, check_vma=False)
         function.__name__ = "surestep"  # the same for all: it is a part of the key under which JAX keeps programs between runs
         lowered = jax.jit(function, donate_argnums=tuple(leaf + 2 for leaf in sorted(donated)), keep_unused=True).lower(*arguments)
         middle = time.perf_counter()
@@ -93,7 +137,8 @@ def build(
     events.emit(
         "compile", line, program=name, lower_seconds=middle - start, compile_seconds=end - middle, outputs=len(outputs), leaves=len(leaves)
     )
-    return Program(name, executable, outputs, frozenset(donated), device)
+    kind = ReplicaProgram if together else Program if world().size == 1 else LocalProgram
+    return kind(name, executable, outputs, frozenset(donated), device)
 
 
 def _matching(leaves: Sequence[Input], outputs: Sequence[Input], donatable: Sequence[int]) -> set[int]:

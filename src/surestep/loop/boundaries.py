@@ -55,12 +55,15 @@ def step() -> Generator[None]:
         if recorder.sealed is not None:
             recorder.sealed(Cause.STEP_ENTRY)
         recorder.in_step += 1
+    failed = True
     try:
         yield
+        failed = False
     finally:
         for recorder in recorders:
             recorder.in_step -= 1
-        if not any(recorder.in_step for recorder in recorders):
+        # After an exception the other processes are not where this one is: what is done together with them isn't begun.
+        if not any(recorder.in_step or (failed and recorder.collectives) for recorder in recorders):
             boundary(Cause.STEP)
 
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 
+from surestep.execute.world import world
 from surestep.loop.boundaries import sync
 from surestep.loop.nested import replaced
+from surestep.parallel import meeting
 from surestep.tensor.xla_tensor import XlaTensor
 
 
@@ -46,7 +48,14 @@ def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: 
     Args:
         data: What to save: a ``state_dict()``, or any nesting of Python objects.
         file_or_path: A path or a file object.
-        master_only: Only the master ordinal writes. This process is one, so that it always does.
+        master_only: Only the master ordinal writes.
         global_master: With ``master_only``: only the first host's master writes, instead of each host's.
+
+    All processes must call it, since moving the tensors makes a boundary; it returns when the file is there.
     """
-    torch.save(to_cpu(data), file_or_path)
+    on_cpu = to_cpu(data)
+    place = world()
+    if not master_only or (place.rank if global_master else place.local_rank) == 0:
+        torch.save(on_cpu, file_or_path)
+    if place.size > 1:
+        meeting.exchange("save", b"", tuple(range(place.size)))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from surestep.loop.boundaries import in_step, sync
+from surestep.parallel.collectives import Members, all_reduce
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -19,7 +20,11 @@ def gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: list[list[int]] | None = None, pin_layout: bool = True) -> None:
-    """The mean of each gradient over all replicas. With one replica, which this is, they are that already."""
+    """Replaces each gradient by its mean over all replicas, of its group if there are groups. With one replica it is that already."""
+    members = Members(groups)
+    if members.size > 1:
+        found = gradients(optimizer)
+        all_reduce("sum", found, members, 1 / members.size, into=found)
 
 
 def optimizer_step(

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from surestep.execute import dtypes
-from surestep.lower import strided
+from surestep.lower import collective, strided
 from surestep.trace.operands import LIFTED_FLOAT, LIFTED_INT, HostScalar, Mark, Ref
-from surestep.trace.records import Call, Empty, Leaf, Read, Record, Seed, Write
+from surestep.trace.records import Call, Collective, Empty, Leaf, Read, Record, Seed, Write
 
 
 def interpreted(records: Sequence[Record], outputs: Sequence[int]) -> Callable[..., list[Any]]:
@@ -31,11 +31,17 @@ class _Run:
         self.ints: Iterator[Any] = (ints[i] for i in range(ints.shape[0]))
         self.leaves = iter(leaves)
         self.values: list[Any] = []
+        self.last = ints[-1:]
+        self.chain: Any = None
 
     def outputs(self, records: Sequence[Record], outputs: Sequence[int]) -> list[Any]:
+        if any(isinstance(record, Collective) for record in records):
+            self.chain = collective.Chain(self.last[0] != 0)  # such a program has one int more
         for record in records:
             self.values.extend(self.run(record))
-        return [self.values[index] for index in outputs]
+        found = [self.values[index] for index in outputs]
+        # What the processes do together is done by each of them, also where one has no use for the results.
+        return found if self.chain is None else [*found, jnp.stack([jnp.float32(0), *self.chain.marks])]
 
     def run(self, record: Record) -> Sequence[Any]:
         if isinstance(record, Call):
@@ -49,6 +55,8 @@ class _Run:
             offset = self.operand(record.offset)
             value, new = self.values[record.value.index], self.values[record.new.index]
             return (strided.write(value, new, record.storage, record.view, offset),)
+        if isinstance(record, Collective):
+            return self.together(record)
         if isinstance(record, Empty):
             return (jnp.zeros(tuple(record.layout.sizes), dtypes.to_jax(record.layout.dtype)),)
         assert isinstance(record, Seed)
@@ -78,6 +86,11 @@ class _Run:
             operands.append(self.key(*record.draw))
         given = iter(jax.core.eval_jaxpr(record.body.jaxpr, record.body.consts, *operands))
         return [None if layout is None else next(given) for layout in record.outputs]
+
+    def together(self, record: Collective) -> Sequence[Any]:
+        operands = [self.values[value.index] for value in record.operands]
+        scale = None if record.scale is None else next(self.floats)
+        return self.chain.run(record.name, operands, record.options, scale)
 
     def dynamic(self, value: Any, operands: list[Any]) -> None:
         """Appends the arrays among an operand, in order."""

@@ -26,6 +26,7 @@ class Cause(enum.Enum):
     LOADER = "loader's next batch"
     CLOSURE = "end of a compiled function"
     EAGER = "eager mode"
+    REPLICAS = "the replicas were compared"
     OPTIMIZER_STEP = "end of optimizer.step()"
     VALUE = "a value was read"
     PRINT = "a tensor was printed"
@@ -37,7 +38,7 @@ class Cause(enum.Enum):
     @property
     def implicit(self) -> bool:
         """Whether the user didn't write this boundary: such ones are counted with their lines, and advised against."""
-        return self not in (Cause.SYNC, Cause.STEP, Cause.STEP_ENTRY, Cause.LOADER, Cause.CLOSURE, Cause.EAGER)
+        return self not in (Cause.SYNC, Cause.STEP, Cause.STEP_ENTRY, Cause.LOADER, Cause.CLOSURE, Cause.EAGER, Cause.REPLICAS)
 
 
 class Event(NamedTuple):
@@ -69,7 +70,8 @@ def listen(listener: Listener) -> Callable[[], None]:
 def emit(name: str, line: Line | None = None, **data: Any) -> None:
     """Tells all listeners.
 
-    Names in use: boundary, nothing_pending, compile, run, transfer_in, transfer_out, fallback, lifted, evicted, replay, not_replayed.
+    Names in use: boundary, nothing_pending, compile, run, transfer_in, transfer_out, fallback, lifted, evicted, replay, not_replayed,
+    connected.
     """
     event = Event(name, line, data)
     for listener in tuple(_listeners):

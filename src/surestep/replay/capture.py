@@ -127,6 +127,10 @@ class Watch(TorchFunctionMode):
             raise self.problem
         if recorder.serial != self.serial or any(other.count != count for other, count in zip(self.others, self.before, strict=True)):
             raise NotReplayable("there is a boundary inside, or another device is used")
+        if recorder.collectives:
+            raise NotReplayable("it does something together with other processes, on which they agree as it is recorded")
+        if recorder.collectives:
+            raise NotReplayable("there are collectives inside, which are agreed on with the other processes at each call")
         records = recorder.place.records()
         for record in records:
             if isinstance(record, Call) and any(isinstance(part, HostScalar) for part in tree_leaves((record.arguments, record.keywords))):

@@ -64,7 +64,7 @@ class Guards:
         """The variable of an enclosing function."""
         self.cells[id(cell)] = (cell, value, path)
 
-    def order(self, kind: type) -> None:
+    def order(self, kind: Any) -> None:
         """The class's bases, in the order in which they are asked."""
         self.orders[id(kind)] = (kind, kind.__mro__)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-_ALONE = "with one process and one device the training is the same without it: leave it out"
+_WHOLE = (
+    "`torch_xla.launch` with `torch_xla.core.xla_model.optimizer_step`, or DistributedDataParallel, trains the same with whole weights on "
+    "each device; on one device leave it out"
+)
 _KERNEL = "`surestep.lowering` gives a custom operator its meaning in JAX, a Pallas kernel's too"
 _ATTENTION = "torch.nn.functional.scaled_dot_product_attention runs on the device"
 _TEXT = "JAX_DUMP_IR_TO=DIRECTORY writes the StableHLO of each program, XLA_FLAGS=--xla_dump_to=DIRECTORY what XLA makes of it"
@@ -23,10 +26,10 @@ INSTEAD = {
     "torch_xla._XLAC._xla_warm_up_cache": _CACHE,
     "torch_xla._XLAC._xla_all_gather": "`torch_xla.core.xla_model.all_gather`",
     "torch_xla._XLAC._xla_all_reduce": "`torch_xla.core.xla_model.all_reduce`",
-    "torch_xla._XLAC._xla_mark_sharding": _ALONE,
-    "torch_xla._XLAC.OpSharding": _ALONE,
-    "torch_xla._XLAC.ShardingType": _ALONE,
-    "torch_xla._XLAC.XlaShardingSpec": _ALONE,
+    "torch_xla._XLAC._xla_mark_sharding": _WHOLE,
+    "torch_xla._XLAC.OpSharding": _WHOLE,
+    "torch_xla._XLAC.ShardingType": _WHOLE,
+    "torch_xla._XLAC.XlaShardingSpec": _WHOLE,
     "torch_xla._internal.tpu": "`torch_xla.runtime` says what there is on any platform",
     "torch_xla.core.dynamo_bridge": "torch.compile(model, backend='eager') traces models on the device",
     "torch_xla.core.functions.nms": "torchvision.ops.nms on the boxes' .cpu()",
@@ -35,16 +38,15 @@ INSTEAD = {
     "torch_xla.core.xla_model.CoalescingBuckets": "`torch_xla.core.xla_model.reduce_gradients`",
     "torch_xla.core.xla_model.all_reduce_bucketized_gradients": "`torch_xla.core.xla_model.reduce_gradients`",
     "torch_xla.core.xla_model.check_view_sharing": "views are PyTorch's, and share what they share on the CPU: there is nothing to check",
-    "torch_xla.core.xla_model.recv": _ALONE,
-    "torch_xla.core.xla_model.send": _ALONE,
+    "torch_xla.core.xla_model.recv": "`torch_xla.core.xla_model.collective_permute`",
+    "torch_xla.core.xla_model.send": "`torch_xla.core.xla_model.collective_permute`",
     "torch_xla.core.xla_model.get_stablehlo": _TEXT,
     "torch_xla.debug": _METRICS,
-    "torch_xla.distributed.data_parallel": _ALONE,
-    "torch_xla.distributed.fsdp": _ALONE,
+    "torch_xla.distributed.data_parallel": _WHOLE,
+    "torch_xla.distributed.fsdp": _WHOLE,
     "torch_xla.distributed.parallel_loader": _LOADER,
-    "torch_xla.distributed.spmd": _ALONE,
-    "torch_xla.distributed.xla_backend": _ALONE,
-    "torch_xla.distributed.zero_redundancy_optimizer": _ALONE,
+    "torch_xla.distributed.spmd": _WHOLE,
+    "torch_xla.distributed.zero_redundancy_optimizer": _WHOLE,
     "torch_xla.experimental.assume_pure": _LOOP,
     "torch_xla.experimental.custom_kernel": f"{_ATTENTION}; {_KERNEL}",
     "torch_xla.experimental.distributed_checkpoint": "`torch_xla.core.xla_model.save`, or torch.save",
@@ -54,13 +56,13 @@ INSTEAD = {
     "torch_xla.experimental.plugins": "PJRT_DEVICE chooses among the platforms whose JAX plugins are installed",
     "torch_xla.experimental.quantized": _BITS,
     "torch_xla.experimental.scan": _LOOP,
-    "torch_xla.experimental.spmd_fully_sharded_data_parallel": _ALONE,
+    "torch_xla.experimental.spmd_fully_sharded_data_parallel": _WHOLE,
     "torch_xla.experimental.tpu": "`torch_xla.runtime` says what there is on any platform",
     "torch_xla.experimental.while_loop": _LOOP,
     "torch_xla.experimental.xla_quantized_matmul": _BITS,
-    "torch_xla.runtime.get_master_ip": _ALONE,
+    "torch_xla.runtime.get_master_ip": "the environment variable MASTER_ADDR",
     "torch_xla.runtime.global_runtime_device_attributes": "`torch_xla.runtime.runtime_device_attributes`",
-    "torch_xla.runtime.use_spmd": _ALONE,
+    "torch_xla.runtime.use_spmd": _WHOLE,
     "torch_xla.stablehlo": _TEXT,
     "torch_xla.utils.closures": "`torch_xla.core.xla_model.add_step_closure`, with run_async=True for another thread",
     "torch_xla.utils.keyd_queue": _LOADER,

@@ -65,7 +65,6 @@ NAMES = {
         *("clear_sharding", "disable_manual_sharding", "enable_manual_sharding", "get_1d_mesh", "get_global_mesh", "mark_sharding"),
         *("mark_sharding_with_gradients", "set_global_mesh", "shard_as", "wrap_if_sharded", "xla_patched_nn_linear_forward"),
     },
-    "torch_xla.distributed.xla_backend": {"ProcessGroupXla"},
     "torch_xla.runtime": {"get_master_ip", "global_runtime_device_attributes", "use_spmd"},
 }
 
@@ -103,4 +102,4 @@ def _error(full: str) -> AttributeError | ImportError:
 
 
 def _message(full: str) -> str:
-    return f"{full} isn't in surestep yet: torch_xla has it, surestep's drop-in for one process with one device doesn't{instead_of(full)}"
+    return f"{full} isn't in surestep yet: torch_xla has it, surestep's drop-in doesn't{instead_of(full)}"

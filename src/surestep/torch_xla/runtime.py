@@ -1,4 +1,4 @@
-"""torch_xla.runtime (`xr`): what this process runs on, and where it stands among the others, of which there are none yet."""
+"""torch_xla.runtime (`xr`): what this process runs on, and where it stands among the others."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import torch
 
 from surestep._device import device_count as addressable_device_count
 from surestep._device import device_count as addressable_runtime_device_count
-from surestep._device import device_count as global_device_count
-from surestep._device import device_count as global_runtime_device_count
-from surestep._device import device_count as local_device_count
 from surestep.execute.devices import device_kind, jax_devices
+from surestep.execute.world import world
 from surestep.observe.metrics import metrics
 from surestep.tensor.devices import index_of
 from surestep.torch_xla import _later
@@ -60,38 +58,53 @@ def set_device_type(pjrt_device: str) -> None:
 
 
 def world_size() -> int:
-    """How many processes train together: one."""
-    return 1
+    """How many processes train together, one a device."""
+    return world().size
 
 
 def global_ordinal() -> int:
-    """Which of them this is: 0."""
-    return 0
+    """Which of them this is."""
+    return world().rank
 
 
 def local_ordinal() -> int:
-    """Which of this host's this is: 0."""
-    return 0
+    """Which of this host's this is."""
+    return world().local_rank
 
 
 def process_count() -> int:
-    """How many processes there are: one."""
-    return 1
+    """How many processes there are."""
+    return world().size
 
 
 def local_process_count() -> int:
-    """How many processes there are on this host: one."""
-    return 1
+    """How many processes there are on this host."""
+    return world().local_size
 
 
 def process_index() -> int:
-    """Which process this is: 0."""
-    return 0
+    """Which process this is."""
+    return world().rank
 
 
 def host_index() -> int:
-    """Which host this is: 0."""
-    return 0
+    """Which host this is."""
+    return world().rank // world().local_size
+
+
+def global_device_count() -> int:
+    """How many devices all processes have."""
+    return world().size if world().size > 1 else local_device_count()
+
+
+def global_runtime_device_count() -> int:
+    """How many devices all processes have."""
+    return global_device_count()
+
+
+def local_device_count() -> int:
+    """How many devices the processes of this host have."""
+    return world().local_size if world().size > 1 else addressable_device_count()
 
 
 def is_spmd() -> bool:

@@ -23,7 +23,7 @@ from surestep.observe import events, frames
 from surestep.observe.events import Cause
 from surestep.trace.layout import Layout
 from surestep.trace.operands import LIFTED_INT, Mark, Ref, ref
-from surestep.trace.records import Empty, Leaf, Read, Record, Seed, Write
+from surestep.trace.records import Collective, Empty, Leaf, Read, Record, Seed, Write
 from surestep.trace.storage import Storage
 from surestep.trace.trie import Edge, Place, Trie
 
@@ -55,6 +55,7 @@ class Recorder:
         self.ran: Program | None = None  # by the last cut
         self.compiling: dict[tuple[Place, Any], Future[Program]] = {}
         self.sites: dict[tuple[int, int], tuple[int, tuple, bool]] = {}  # by line of code: the trace, the floats, whether others before
+        self.agree: Callable[[list[Any]], None] | None = None  # before what all processes do together is run: whether they all do
         self.begin()
 
     def begin(self) -> None:
@@ -72,6 +73,7 @@ class Recorder:
         self.ints: list[int] = []
         self.written: list[weakref.ref[Storage]] = []
         self.protected: list[Any] = []
+        self.collectives: list[Any] = []  # what the trace does together with other processes, with the lines
         self.seeds: dict[Any, tuple[Ref, int]] = {}  # by generator and seed: the seed's value, and the offset that it holds
         self.limit = (
             SOFT_LIMIT if self.watch is None else 0
@@ -124,6 +126,8 @@ class Recorder:
         for noted in (self.leaves, self.leaf_layouts, self.owners):
             del noted[leaves:]
         del self.floats[floats:], self.ints[ints:]
+        if self.collectives:
+            del self.collectives[sum(isinstance(record, Collective) for record in self.place.records()) :]
 
     def define(self, storage: Storage, value: Ref) -> None:
         """The storage's value is now this one."""
@@ -260,10 +264,12 @@ class Recorder:
         with LOCK:
             self.running.check()
             live = self.pending()
-            if not live:
+            if not live and not self.collectives:
                 self.begin()
                 return False
             line = frames.user_line()
+            if self.agree is not None and self.collectives:
+                self.agree(self.collectives)
             program = self.ran = self._program(live, line)
             start = time.perf_counter()
             with Held():
@@ -274,7 +280,7 @@ class Recorder:
                     self._lose(live, program, line, error)
                     raise
                 self.running.add(arrays[program.smallest], program.name)
-                for index, array in zip(program.outputs, arrays, strict=True):
+                for index, array in zip(program.outputs, arrays, strict=False):  # one with collectives gives one more
                     storage = live.get(index)
                     if storage is not None:
                         storage.array = array
@@ -334,8 +340,9 @@ class Recorder:
         leaves = [figures(layout) for layout in self.leaf_layouts]
         numbers = len(self.floats), len(self.ints)
         results = [(index, figures(live[index].layout)) for index in outputs]
-        options = dict(self.options)
-        return start(lambda: build(f"program_{next(_programs)}", function, leaves, numbers, results, donatable, self.device, line, options))
+        options, together = dict(self.options), bool(self.collectives)
+        name = f"program_{next(_programs)}"
+        return start(lambda: build(name, function, leaves, numbers, results, donatable, self.device, line, options, together))
 
     def _superset(self, outputs: tuple[int, ...], donatable: list[int]) -> Program | None:
         """A program of this trace that computes more than is asked for. What lives at a cut can hang on the garbage collector's timing

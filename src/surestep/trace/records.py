@@ -65,7 +65,18 @@ class Write(NamedTuple):
     results: int = 1
 
 
-Record = Leaf | Empty | Seed | Call | Read | Write
+class Collective(NamedTuple):
+    """What all processes do together. ``options`` are constants; ``scale`` is LIFTED_FLOAT where the results are multiplied."""
+
+    name: str
+    operands: tuple[Ref, ...]
+    options: tuple[Any, ...]
+    outputs: tuple[Layout, ...]
+    scale: Mark | None
+    results: int
+
+
+Record = Leaf | Empty | Seed | Call | Read | Write | Collective
 
 
 def needs(record: Record) -> tuple[int, int, int]:
@@ -79,6 +90,8 @@ def needs(record: Record) -> tuple[int, int, int]:
     if isinstance(record, Call):
         found = [_numbers(operand) for operand in (*record.arguments, *record.keywords.values())]
         return 0, sum(floats for floats, _ in found), sum(ints for _, ints in found)
+    if isinstance(record, Collective):
+        return 0, int(record.scale is not None), 0
     return 0, 0, 0
 
 

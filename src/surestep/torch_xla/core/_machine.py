@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 import torch
 
 import surestep._device as _device
+from surestep.execute.world import world
 from surestep.loop.boundaries import sync
 from surestep.tensor import device_module, generator
 from surestep.tensor.devices import index_of
@@ -56,10 +57,10 @@ def is_xla_tensor(tensor: torch.Tensor) -> bool:
 
 
 def set_replication(device: Device, devices: list[Any]) -> None:
-    """Which devices are replicas of each other: at most this one."""
-    if len(devices) > 1:
+    """Which devices are replicas of each other: all processes', which it is without this call too; or this one."""
+    if len(devices) not in (0, 1, world().size):
         raise NotImplementedError(
-            f"set_replication over {len(devices)} devices: surestep runs one process with one device so far. Leave it out."
+            f"set_replication over {len(devices)} devices: replicas are one process each, and there are {world().size}. Leave it out."
         )
 
 

@@ -1,4 +1,4 @@
-"""Ordinals, and collectives over the one replica that there is: identities, with torch_xla's signatures."""
+"""Ordinals and collectives, with torch_xla's signatures."""
 
 from __future__ import annotations
 
@@ -8,63 +8,57 @@ from typing import Any, TextIO
 
 import torch
 
-from surestep.loop.boundaries import sync
+from surestep.execute.world import world
+from surestep.loop import replicas
 from surestep.loop.checkpoint import to_cpu
+from surestep.parallel import collectives
+from surestep.parallel.collectives import Members
+from surestep.torch_xla.core import _gradients
 
 REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = "sum", "mul", "and", "or", "min", "max"
-_REDUCTIONS = (REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX)
 
 Groups = list[list[int]] | None
 Tensors = torch.Tensor | list[torch.Tensor]
 
 
 def xrt_world_size(defval: int = 1) -> int:
-    """How many replicas there are: one."""
-    return 1
+    """How many replicas there are."""
+    return world().size
 
 
 def get_ordinal(defval: int = 0) -> int:
-    """Which of all replicas this is: 0."""
-    return 0
+    """Which of all replicas this is."""
+    return world().rank
 
 
 def get_local_ordinal(defval: int = 0) -> int:
-    """Which of this host's replicas this is: 0."""
-    return 0
+    """Which of this host's replicas this is."""
+    return world().local_rank
 
 
 def is_master_ordinal(local: bool = True) -> bool:
     """Whether this is replica 0 (of this host, or of all)."""
-    return True
+    return (get_local_ordinal() if local else get_ordinal()) == 0
 
 
 def master_print(*args: Any, fd: TextIO | None = None, local: bool = False, flush: bool = False) -> None:
     """Prints, on the master ordinal."""
-    print(*args, file=fd or sys.stdout, flush=flush)
+    if is_master_ordinal(local=local):
+        print(*args, file=fd or sys.stdout, flush=flush)
 
 
 def all_reduce(reduce_type: str, inputs: Tensors, scale: float = 1.0, groups: Groups = None, pin_layout: bool = True) -> Tensors:
     """The reduction over all replicas, times ``scale``: a new tensor for a tensor; a list is changed in place and returned."""
     if isinstance(inputs, torch.Tensor):
-        return reduced(reduce_type, inputs, scale, groups)
-    _check(reduce_type, groups)
-    if scale != 1.0:
-        with torch.no_grad():
-            for tensor in inputs:
-                tensor.mul_(scale)
+        return _gradients.all_reduce(reduce_type, inputs, scale, groups)
+    collectives.all_reduce(reduce_type, inputs, Members(groups), scale, into=inputs)
     return inputs
-
-
-def reduced(reduce_type: str, value: torch.Tensor, scale: float = 1.0, groups: Groups = None) -> torch.Tensor:
-    """The reduction over all replicas of one tensor, times ``scale``."""
-    _check(reduce_type, groups)
-    return value.clone() if scale == 1.0 else value * scale
 
 
 def all_gather(value: Tensors, dim: int = 0, groups: Groups = None, output: Tensors | None = None, pin_layout: bool = True) -> Tensors:
     """The values of all replicas, one after the other along ``dim``."""
-    _check(REDUCE_SUM, groups)
-    return _given(value, output)
+    given = [value] if isinstance(value, torch.Tensor) else value
+    return _given(value, collectives.all_gather(given, dim, Members(groups)), output)
 
 
 def all_gather_bucketized(
@@ -90,10 +84,10 @@ def reduce_scatter(
     pin_layout: bool = True,
 ) -> Tensors:
     """This replica's shard of the reduction over all replicas, times ``scale``."""
-    _check(reduce_type, groups)
-    _one_part("reduce_scatter", "shard_count", shard_count)
-    scaled = [tensor * scale for tensor in ([input] if isinstance(input, torch.Tensor) else input)]
-    return _given(scaled[0] if isinstance(input, torch.Tensor) else scaled, output)
+    members = Members(groups)
+    _parts("reduce_scatter", "shard_count", shard_count, members)
+    given = [input] if isinstance(input, torch.Tensor) else input
+    return _given(input, collectives.reduce_scatter(reduce_type, given, scatter_dim, members, scale), output)
 
 
 def reduce_scatter_bucketized(
@@ -115,29 +109,24 @@ def all_to_all(
     value: torch.Tensor, split_dimension: int, concat_dimension: int, split_count: int, groups: Groups = None, pin_layout: bool = True
 ) -> torch.Tensor:
     """Part ``i`` of each replica's value goes to replica ``i``."""
-    _check(REDUCE_SUM, groups)
-    _one_part("all_to_all", "split_count", split_count)
-    return value.clone()
+    members = Members(groups)
+    _parts("all_to_all", "split_count", split_count, members)
+    return collectives.all_to_all(value, split_dimension, concat_dimension, members)
 
 
 def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
     """The value of the replica that sends to this one; zeros where none does."""
-    for source, target in pairs:
-        if (source, target) != (0, 0):
-            raise ValueError(f"collective_permute: pair ({source}, {target}) names a replica that isn't there: this is the only one, 0")
-    return value.clone() if len(pairs) else torch.zeros_like(value)
+    return collectives.collective_permute(value, pairs)
 
 
 def collective_broadcast(tensors: list[torch.Tensor], root_ordinal: int = 0, groups: Groups = None, pin_layout: bool = True) -> None:
     """Gives all replicas the root's values, in place."""
-    _check(REDUCE_SUM, groups)
-    if root_ordinal != 0:
-        raise ValueError(f"collective_broadcast: root_ordinal={root_ordinal} isn't there: this is the only replica, 0")
+    collectives.broadcast(tensors, root_ordinal, Members(groups))
 
 
 def broadcast_master_param(model: torch.nn.Module) -> None:
     """Gives all replicas the master's parameters and buffers; makes a boundary."""
-    sync()
+    replicas.broadcast_master_param(model)
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
@@ -147,43 +136,34 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> 
 
 def xla_rendezvous(payload: bytes = b"", ordinals: list[int] | None = None, tag: str | None = None) -> list[bytes]:
     """Waits for all replicas; returns their payloads. Makes a boundary."""
-    if not isinstance(payload, bytes):
-        raise TypeError(f"rendezvous: payload must be bytes, not {type(payload).__name__}")
-    if ordinals and ordinals != [0]:
-        raise ValueError(f"rendezvous: replicas {ordinals} aren't all there: this is the only one, 0")
-    sync()
-    return [payload]
+    return replicas.rendezvous(tag or "xla_rendezvous", payload, ordinals)
 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
     """``reduce_fn`` of the list of all replicas' data, moved to the CPU."""
-    return reduce_fn([to_cpu(data)])
+    return replicas.mesh_reduce(tag, data, reduce_fn)
 
 
 def do_on_ordinals(target: Callable[..., Any], data: tuple = (), ordinals: Sequence[int] = (0,)) -> Any:
-    """``target(*data)``, with ``data`` moved to the CPU, on the given replicas; None on the others."""
-    return target(*to_cpu(data)) if 0 in ordinals else None
+    """``target(*data)``, with ``data`` moved to the CPU, on the given replicas, while the others wait; None on those."""
+    on_cpu = to_cpu(data)
+    result = target(*on_cpu) if get_ordinal() in ordinals else None
+    rendezvous("do_on_ordinals")
+    return result
 
 
-def _given(value: Tensors, output: Tensors | None) -> Tensors:
+def _given(value: Tensors, results: list[torch.Tensor], output: Tensors | None) -> Tensors:
     if output is None:
-        return value.clone() if isinstance(value, torch.Tensor) else [tensor.clone() for tensor in value]
+        return results[0] if isinstance(value, torch.Tensor) else results
     if isinstance(value, torch.Tensor) != isinstance(output, torch.Tensor):
         raise TypeError(f"output must be like the input: a tensor for a tensor, a list for a list; it is a {type(output).__name__}")
-    pairs: list[Any] = [(output, value)] if isinstance(value, torch.Tensor) else list(zip(output, value, strict=True))
+    targets: list[Any] = [output] if isinstance(output, torch.Tensor) else output
     with torch.no_grad():
-        for target, source in pairs:
+        for target, source in zip(targets, results, strict=True):
             target.copy_(source)
     return output
 
 
-def _check(reduce_type: str, groups: Groups) -> None:
-    if reduce_type not in _REDUCTIONS:
-        raise ValueError(f"unknown reduction {reduce_type!r}: it is one of {', '.join(_REDUCTIONS)}")
-    if groups and [list(group) for group in groups] != [[0]]:
-        raise ValueError(f"groups={groups} name replicas that aren't there: this is the only one, so that groups is [[0]] or left out")
-
-
-def _one_part(function: str, argument: str, count: int) -> None:
-    if count != 1:
-        raise ValueError(f"{function}: {argument}={count} parts for one replica: it must be xm.xrt_world_size(), which is 1")
+def _parts(function: str, argument: str, count: int, members: Members) -> None:
+    if count != members.size:
+        raise ValueError(f"{function}: {argument}={count} parts for {members.size} replica(s): it must be their number")

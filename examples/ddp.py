@@ -1,0 +1,67 @@
+"""Trains on handwritten digits with one process a device, and DistributedDataParallel: the loop of the guide's Pattern 3.
+
+    surestep run examples/ddp.py                                               # one process
+    CPU_NUM_DEVICES=2 surestep run examples/ddp.py                             # two, on the CPU
+    torchrun --nproc-per-node 2 --no-python surestep run examples/ddp.py       # two that torchrun starts
+
+Each process takes its part of each batch, and the result is that of one process on whole batches, up to rounding. Each step is one program
+in each process: forward, backward, the mean of the gradients over all processes, and the optimizer.
+"""
+
+import argparse
+
+import torch
+import torch.distributed as dist
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.xla_backend
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+import torch_xla
+
+
+def load_data():
+    digits = load_digits()
+    return TensorDataset(torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16, torch.tensor(digits.target))
+
+
+def make_model():
+    return nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10))
+
+
+def train(index, options):
+    dist.init_process_group("xla", init_method="xla://")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(make_model().to("xla"), gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    loss_fn = nn.CrossEntropyLoss()
+    data = load_data()
+    sampler = DistributedSampler(data, dist.get_world_size(), dist.get_rank(), seed=0, drop_last=True)
+    loader = DataLoader(data, options.batch_size // dist.get_world_size(), sampler=sampler, drop_last=True)
+
+    for epoch in range(options.epochs):
+        sampler.set_epoch(epoch)
+        for images, labels in loader:
+            with torch_xla.step():
+                images, labels = images.to("xla"), labels.to("xla")
+                optimizer.zero_grad()
+                loss = loss_fn(model(images), labels)
+                loss.backward()
+                optimizer.step()
+        mean = xm.mesh_reduce("loss", loss.item(), lambda losses: sum(losses) / len(losses))
+        xm.master_print(f"epoch {epoch}: loss {mean:.4f}")
+
+    xm.save(model.module.state_dict(), options.checkpoint)
+    xm.master_print(f"saved {options.checkpoint}, trained by {dist.get_world_size()} process(es)")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=64, help="of all processes together")
+    parser.add_argument("--checkpoint", default="digits-ddp.pt")
+    torch_xla.launch(train, args=(parser.parse_args(),))

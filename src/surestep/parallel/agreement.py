@@ -1,0 +1,276 @@
+"""Whether all processes do the same together: where one doesn't, the others would wait for ever.
+
+What lies between collectives may differ, and so may the programs in which they are run: one process reads a value between two of them, the
+others don't. What must agree is their sequence, in each group of processes. A collective that follows what it followed before goes without
+a word, so that a steady loop pays nothing. Of any other each process writes to the store what it is. Before a program that begins with such
+a one is run, the others' word is waited for; what comes later in a program is compared once the program is running, since others may
+be about to run the first part of it alone. A thread looks at the store from time to time: it compares too, answers for what went without
+a word, and ends the process where the main thread waits inside XLA.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+
+from surestep.execute.world import World
+
+Group = tuple[int, ...]
+
+LOOKS = 0.25  # seconds between two looks at the store
+GRACE = 5.0  # seconds for the main thread to raise an error, before the process is ended
+SILENCE = 60.0  # seconds of waiting after which it is said
+HISTORY = 10_000  # collectives for which a late question can be answered
+CONTEXT = 16  # collectives that foretell the next
+
+
+class Disagreement(RuntimeError):
+    """The processes were about to do different things together, or one has ended or failed while the others wait for it."""
+
+
+class Note(NamedTuple):
+    """One collective, as the processes compare it."""
+
+    group: Group
+    what: str
+    line: str
+
+
+class _State(NamedTuple):
+    """What a process says of itself in the store."""
+
+    asked: tuple[tuple[Group, int], ...] = ()  # the collectives of which it wants the others' word
+    ended: dict[Group, int] | None = None  # how many collectives it has had, when it has ended
+    failure: str | None = None
+
+
+class _Stream:
+    """The collectives of one group, in their order."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.past: deque[Note] = deque(maxlen=HISTORY)
+        self.recent: deque[str] = deque(maxlen=CONTEXT)
+        self.next: dict[tuple[str, ...], str] = {}  # what followed what, the last time
+
+    def foreseen(self, note: Note) -> bool:
+        """Notes a collective. Whether it is what was to be expected: with the same past, all processes expect the same."""
+        context = tuple(self.recent)
+        found = self.next.get(context) == note.what
+        if len(self.next) > HISTORY:
+            self.next.clear()
+        self.next[context] = note.what
+        self.recent.append(note.what)
+        self.past.append(note)
+        self.count += 1
+        return found
+
+    def at(self, number: int) -> Note:
+        """A collective that has been."""
+        position = number - self.count + len(self.past)
+        return self.past[position] if position >= 0 else Note((), "a collective too long ago to be known", "an unknown line")
+
+
+class Agreement:
+    """This process's part."""
+
+    def __init__(self, store: dist.Store, place: World):
+        self.store = store
+        self.rank = place.rank
+        self.everybody = tuple(range(place.size))
+        self.streams: dict[Group, _Stream] = {}
+        self.written: deque[tuple[Group, int]] = deque()
+        self.pending: list[tuple[Group, int]] = []  # still to be compared
+        self.error: str | None = None
+        self.raised = threading.Event()
+        self.lock = threading.Lock()
+        self.over = threading.Event()
+        self.say(_State())
+        self.thread = threading.Thread(target=self._look, name="surestep agreement", daemon=True)
+        self.thread.start()
+
+    # Collectives
+
+    def check(self, notes: list[Note]) -> None:
+        """Called before a program with these collectives is run. ``Disagreement`` where another process does something else."""
+        self.look_for_error()
+        self.settle()
+        asked = []
+        with self.lock:
+            for note in notes:
+                stream = self.streams.setdefault(note.group, _Stream())
+                if not stream.foreseen(note):
+                    asked.append((note.group, stream.count - 1))
+        if not asked:
+            return
+        for group, number in asked:
+            self._write(group, number)
+        self.say(_State(asked=tuple(asked)))
+        stream = self.streams[notes[0].group]
+        at_once = asked[0] == (notes[0].group, stream.count - sum(note.group == notes[0].group for note in notes))
+        self.pending = asked
+        if at_once:
+            self._wait(*asked[0])
+            self.pending = asked[1:]
+
+    def settle(self) -> None:
+        """Waits for the others' word about what is running already."""
+        while self.pending:
+            self._wait(*self.pending[0])
+            self.pending = self.pending[1:]
+
+    def _key(self, group: Group, number: int, rank: int) -> str:
+        return f"{'.'.join(map(str, group))}/{number}/{rank}"
+
+    def _write(self, group: Group, number: int) -> None:
+        with self.lock:
+            if (group, number) in self.written:
+                return
+            self.written.append((group, number))
+            if len(self.written) > HISTORY:
+                self.store.delete_key(self._key(*self.written.popleft(), self.rank))
+            note = self.streams[group].at(number)
+        self.store.set(self._key(group, number, self.rank), _packed(note))
+
+    def _wait(self, group: Group, number: int) -> None:
+        keys = {rank: self._key(group, number, rank) for rank in group}
+        start, said = time.monotonic(), 0.0
+        while not self.store.check(list(keys.values())):
+            self.look_for_error()
+            waited = time.monotonic() - start
+            if waited > said + SILENCE:
+                said = waited
+                missing = [rank for rank, key in keys.items() if not self.store.check([key])]
+                _say(f"rank {self.rank} has waited {waited:.0f} s for rank(s) {missing}: {self.streams[group].at(number).what}")
+            time.sleep(min(0.02, 0.0005 + waited / 10))
+        self._compare(number, keys)
+        self.look_for_error()
+
+    def _compare(self, number: int, keys: dict[int, str]) -> None:
+        notes = {rank: Note(*pickle.loads(self.store.get(key))) for rank, key in keys.items()}
+        if len({note.what for note in notes.values()}) > 1:
+            said = "; ".join(f"rank {rank}: {note.what} at {note.line}" for rank, note in sorted(notes.items()))
+            self.error = f"the processes don't do the same together. The first difference is collective {number + 1} of this run: {said}"
+
+    def look_for_error(self) -> None:
+        """``Disagreement`` if there is one."""
+        if self.error is not None:
+            self.raised.set()
+            self.say(_State(failure=self.error))
+            raise Disagreement(self.error)
+
+    # The others
+
+    def say(self, state: _State) -> None:
+        """Tells the others about this process."""
+        self.store.set(f"state/{self.rank}", _packed(state))
+
+    def _look(self) -> None:
+        keys = [f"state/{rank}" for rank in self.everybody]
+        while self.error is None:
+            if self.over.wait(LOOKS):
+                return
+            try:
+                if not self.store.check(keys):
+                    continue
+                states = {rank: _State(*pickle.loads(self.store.get(key))) for rank, key in zip(self.everybody, keys, strict=True)}
+            except dist.DistError:
+                return  # the launcher has gone, and its store with it
+            states.pop(self.rank)
+            self._consider(states)
+        if not self.raised.wait(GRACE):  # the main thread waits inside XLA, where no exception reaches it
+            _say(f"rank {self.rank}: {self.error}")
+            sys.stdout.flush()
+            os._exit(1)
+
+    def _consider(self, states: dict[int, _State]) -> None:
+        for rank, state in states.items():
+            if state.failure is not None:
+                self.error = self.error or f"rank {rank} has failed: {state.failure}"
+            for group, number in state.asked:
+                if self.rank in group and group in self.streams and self.streams[group].count > number:
+                    self._write(group, number)
+                    keys = {other: self._key(group, number, other) for other in (rank, self.rank)}
+                    if self.store.check(list(keys.values())):
+                        self._compare(number, keys)
+            if state.ended is not None:
+                self._outlived(rank, state.ended)
+
+    def _outlived(self, rank: int, ended: dict[Group, int]) -> None:
+        for group, stream in self.streams.items():
+            had = ended.get(group, 0)
+            if rank in group and stream.count > had:
+                note = stream.at(had)
+                self.error = (
+                    f"rank {rank} has ended after {had} collective(s), and rank {self.rank} goes on to another one: "
+                    f"{note.what} at {note.line}. Do all ranks take the same number of steps? A DistributedSampler, or drop_last=True, "
+                    f"gives each the same number of batches"
+                )
+
+    def end(self, failure: str | None) -> None:
+        """Waits until all others have ended too; a failure is told, and nobody is waited for."""
+        try:
+            if failure is None:
+                self._wait_for_all()
+            else:
+                self.say(_State(failure=failure))
+        finally:
+            self.raised.set()
+            self.over.set()
+            self.thread.join()
+
+    def _wait_for_all(self) -> None:
+        self.settle()
+        self.say(_State(ended={group: stream.count for group, stream in self.streams.items()}))
+        keys = [f"state/{rank}" for rank in self.everybody]
+        start, said = time.monotonic(), 0.0
+        while True:
+            self.look_for_error()
+            states = [_State(*pickle.loads(self.store.get(key))) for key in keys]
+            if all(state.ended is not None for state in states):
+                return
+            waited = time.monotonic() - start
+            if waited > said + SILENCE:
+                said = waited
+                missing = [rank for rank, state in zip(self.everybody, states, strict=True) if state.ended is None]
+                _say(f"rank {self.rank} has ended, and has waited {waited:.0f} s for rank(s) {missing} to end")
+            time.sleep(0.02)
+
+
+def _packed(value: tuple) -> Any:
+    """Bytes, which a store takes, though its stub says ``str``."""
+    return pickle.dumps(tuple(value))
+
+
+def _say(message: str) -> None:
+    print(f"surestep: {message}", file=sys.stderr, flush=True)  # noqa: T201 (a process that waits, or is about to be ended, has no other way)
+
+
+_own: list[Agreement] = []
+
+
+def begin(store: dist.Store, place: World) -> None:
+    """This process's part begins."""
+    _own.append(Agreement(store, place))
+
+
+def own() -> Agreement:
+    """This process's part."""
+    return _own[0]
+
+
+def check(notes: list[Any]) -> None:
+    """``Disagreement`` where the others are about to do something else together than this process."""
+    _own[0].check(notes)
+
+
+def end(failure: str | None) -> None:
+    """This process's part is over."""
+    _own[0].end(failure)

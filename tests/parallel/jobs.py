@@ -1,0 +1,310 @@
+"""What the processes of the tests do: in a module that they can import."""
+
+import os
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import surestep
+import surestep.torch_xla.core.functions as xf
+import surestep.torch_xla.core.xla_model as xm
+import surestep.torch_xla.distributed.xla_backend  # (makes the backend known)
+import surestep.torch_xla.runtime as xr
+from surestep.torch_xla.distributed import xla_multiprocessing as xmp
+
+
+def places():
+    return {
+        "xr": (xr.global_ordinal(), xr.local_ordinal(), xr.world_size(), xr.process_index(), xr.process_count(), xr.local_process_count()),
+        "xm": (xm.get_ordinal(), xm.get_local_ordinal(), xm.xrt_world_size(), xm.is_master_ordinal(), xm.is_master_ordinal(local=False)),
+        "devices": (str(surestep.device()), xm.get_xla_supported_devices(), xr.global_device_count(), xr.addressable_device_count()),
+    }
+
+
+def own(shape, dtype, rank, seed):
+    """The value of one rank, which the test knows too."""
+    values = np.random.default_rng([seed, rank]).integers(-3, 4, shape)
+    return torch.tensor(values).to(dtype)
+
+
+def collectives(cases):
+    """For each case (name, shape, dtype, options) the result on this rank."""
+    results = []
+    for seed, (name, shape, dtype, options) in enumerate(cases):
+        x = own(shape, dtype, xr.global_ordinal(), seed).to("xla")
+        if name == "all_reduce":
+            found = xm.all_reduce(options["kind"], x, **{k: v for k, v in options.items() if k != "kind"})
+        elif name == "reduce_scatter":
+            found = xm.reduce_scatter(
+                options["kind"], x, options.get("scale", 1.0), options["dim"], options["count"], options.get("groups")
+            )
+        elif name == "broadcast":
+            xm.collective_broadcast([x], options["root"])
+            found = x
+        else:
+            function = {"all_gather": xm.all_gather, "all_to_all": xm.all_to_all, "permute": xm.collective_permute}[name]
+            found = function(x, **options)
+        results.append(found)
+    surestep.sync()
+    return [found.cpu() for found in results]
+
+
+def lists_and_outputs():
+    rank = xr.global_ordinal()
+    a, b = torch.full((3,), 1.0 + rank, device="xla"), torch.full((2, 2), 10.0 * (rank + 1), device="xla")
+    listed = [a, b]
+    assert xm.all_reduce(xm.REDUCE_SUM, listed, scale=0.5) is listed
+    view = torch.zeros(4, device="xla")
+    xm.all_reduce("sum", [view[1:3].add_(rank + 1)])
+    output = torch.empty(6, device="xla")
+    assert xm.all_gather(a, output=output) is output
+    many = [
+        torch.full((size,), float(rank), device="xla", dtype=dtype) for size in (1, 5, 0, 7) for dtype in (torch.float32, torch.bfloat16)
+    ]
+    xm.all_reduce("max", many)
+    return [t.float().tolist() for t in (a, b, view, output, *many)]
+
+
+def gradients():
+    rank = xr.global_ordinal()
+    found = []
+    for kind in ("sum", "mul", "min", "max"):
+        x = torch.tensor([1.0 + rank, 2.0 - rank], device="xla", requires_grad=True)
+        xf.all_reduce(kind, x, scale=0.5).sum().backward()
+        found.append(x.grad.tolist())
+    x = torch.tensor([1.0 + rank], device="xla", requires_grad=True)
+    (xf.all_gather(x) * torch.tensor([2.0, 3.0], device="xla")).sum().backward()
+    found.append(x.grad.tolist())
+    w, y = torch.full((2, 1), 1.0 + rank, device="xla"), torch.arange(4.0, device="xla").reshape(2, 2) * (rank + 1)
+    found.append(xf.distributed_mm(w, y, split=2).tolist())
+    return found
+
+
+def meetings(directory):
+    rank = xr.global_ordinal()
+    found = {
+        "rendezvous": xm.rendezvous("here", f"from {rank}".encode()),
+        "mesh_reduce": xm.mesh_reduce("loss", torch.tensor([1.0 + rank], device="xla"), lambda values: sum(v.item() for v in values)),
+        "on_ordinals": xm.do_on_ordinals(lambda x: x.tolist(), (torch.ones(1, device="xla"),), ordinals=(1,)),
+        "serial": xmp.MpSerialExecutor().run(lambda: rank),
+    }
+    xm.save({"weight": torch.full((2,), float(rank), device="xla")}, f"{directory}/saved.pt")
+    found["saved"] = torch.load(f"{directory}/saved.pt", weights_only=True)["weight"].tolist()
+    xm.master_print("only the master's line")
+    torch.manual_seed(rank)
+    model = nn.BatchNorm1d(3).to("xla")
+    nn.init.normal_(model.weight)
+    model.running_mean += rank
+    xm.broadcast_master_param(model)
+    found["parameters"] = model.weight.tolist() + model.running_mean.tolist()
+    return found
+
+
+def network(kind):
+    torch.manual_seed(0)
+    if kind == "mlp":
+        return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    if kind == "cnn":
+        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+    return nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), nn.Flatten(), nn.Linear(32, 3))
+
+
+def make_optimizer(model):
+    """Not Adam, which makes full steps of the rounding where a gradient is zero (a key's bias in attention)."""
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def batches(kind, steps, size):
+    shape = {"mlp": (6,), "cnn": (1, 4, 4), "transformer": (4, 8)}[kind]
+    torch.manual_seed(1)
+    return [(torch.randn(size, *shape), torch.randint(3, (size,))) for _ in range(steps)]
+
+
+def train_alone(kind, steps, size):
+    """One process, on the CPU, on whole batches."""
+    model = network(kind)
+    optimizer = make_optimizer(model)
+    losses = []
+    for x, y in batches(kind, steps, size):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [p.detach() for p in model.parameters()], losses
+
+
+def train(kind, steps, size, style):
+    """Pattern 2: each process on its part of each batch."""
+    rank, world = xr.global_ordinal(), xr.world_size()
+    model = network(kind).to("xla")
+    optimizer = make_optimizer(model)
+    losses = []
+    compiled = surestep.compile(one_step)
+    surestep.clear_metrics()
+    for x, y in batches(kind, steps, size):
+        x, y = x[rank::world].to("xla"), y[rank::world].to("xla")
+        if style == "step":
+            with surestep.step():
+                loss = one_step(model, optimizer, x, y)
+                xm.add_step_closure(lambda loss: losses.append(loss.item()), (loss.detach(),))
+        elif style == "compile":
+            losses.append(compiled(model, optimizer, x, y))
+        else:
+            losses.append(one_step(model, optimizer, x, y).detach())
+            if style == "print" and xm.is_master_ordinal():
+                losses[-1].item()
+    metrics = surestep.metrics()
+    return [p.detach().cpu() for p in model.parameters()], [float(loss) for loss in losses], metrics.to_dict()
+
+
+def one_step(model, optimizer, x, y):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    xm.optimizer_step(optimizer)
+    return loss
+
+
+def fail(rank, how, directory):
+    with open(f"{directory}/{rank}.pid", "w") as file:
+        file.write(str(os.getpid()))
+    x = torch.ones(4, device="xla")
+    for step in range(5):
+        if step == 3 and rank == 1:
+            if how == "exception":
+                raise ValueError("a fault of rank 1")
+            if how == "kill":
+                os.kill(os.getpid(), 9)
+            if how == "exit":
+                raise SystemExit(3)
+            if how == "short":
+                return
+            if how == "operation":
+                x = xm.all_reduce("max", x)
+                surestep.sync()
+                continue
+            if how == "shape":
+                x = torch.ones(5, device="xla")
+            if how == "dtype":
+                x = torch.ones(4, device="xla", dtype=torch.float64)
+            if how == "rendezvous":
+                xm.rendezvous("alone")
+        x = xm.all_reduce("sum", x)
+        surestep.sync()
+    x.tolist()
+
+
+def c10d(init):
+    """Each of torch.distributed's collectives."""
+    dist.init_process_group("xla", **init)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    x = torch.arange(4.0, device="xla") + 10 * rank
+    found = {"place": (rank, world, dist.get_backend())}
+
+    def run(name, tensor, function, *args, **kwargs):
+        function(*args, **kwargs)
+        found[name] = [t.cpu().tolist() for t in tensor] if isinstance(tensor, list) else tensor.cpu().tolist()
+
+    for name, op in (
+        ("sum", dist.ReduceOp.SUM),
+        ("avg", dist.ReduceOp.AVG),
+        ("max", dist.ReduceOp.MAX),
+        ("product", dist.ReduceOp.PRODUCT),
+    ):
+        t = x.clone()
+        run(f"all_reduce {name}", t, dist.all_reduce, t, op)
+    t = x.clone()
+    run("reduce", t, dist.reduce, t, 1)
+    t = x.clone()
+    run("broadcast", t, dist.broadcast, t, 1)
+    slots = [torch.empty(4, device="xla") for _ in range(world)]
+    run("all_gather", slots, dist.all_gather, slots, x)
+    t = torch.empty(4 * world, device="xla")
+    run("all_gather_into_tensor", t, getattr(dist, "all_gather_single", dist.all_gather_into_tensor), t, x)
+    slots = [torch.empty(4, device="xla") for _ in range(world)] if rank == 1 else None
+    dist.gather(x, slots, dst=1)
+    found["gather"] = [slot.tolist() for slot in slots] if slots else None
+    t = torch.empty(4, device="xla")
+    run("scatter", t, dist.scatter, t, [x, x + 1] if rank == 0 else None, 0)
+    t = torch.empty(4, device="xla")
+    run("reduce_scatter", t, dist.reduce_scatter, t, [x, x + 1])
+    t = torch.empty(2, device="xla")
+    run("reduce_scatter_tensor", t, getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor), t, x)
+    slots = [torch.empty(4, device="xla") for _ in range(world)]
+    run("all_to_all", slots, dist.all_to_all, slots, [x, x + 1])
+    t = torch.empty(4, device="xla")
+    run("all_to_all_single", t, dist.all_to_all_single, t, x)
+    dist.barrier()
+    group = dist.new_group([1])
+    t = x.clone()
+    if rank == 1:
+        dist.all_reduce(t, group=group)
+    found["group of one"] = t.tolist()
+    both = dist.new_group([0, 1])
+    t = x.clone()
+    work = dist.all_reduce(t, group=both, async_op=True)
+    work.wait()
+    found["group of both"] = t.tolist()
+    objects = [{"from": rank}, "x"] if rank == 0 else [None, None]
+    dist.broadcast_object_list(objects, src=0)
+    everybody = [None] * world
+    dist.all_gather_object(everybody, f"rank {rank}")
+    found["objects"] = (objects, everybody)
+    dist.destroy_process_group()
+    return found
+
+
+def ddp(kind, steps, size, options, style="step"):
+    """Pattern 3: DistributedDataParallel on each process's part of each batch."""
+    dist.init_process_group("xla", init_method="xla://")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(rank)
+    model = network(kind)
+    if rank == 1:  # DDP gives all the first one's
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(1)
+    model = DistributedDataParallel(model.to("xla"), gradient_as_bucket_view=True, **options)
+    optimizer = make_optimizer(model)
+    losses = []
+    surestep.sync()
+    surestep.clear_metrics()
+    for x, y in batches(kind, steps, size):
+        x, y = x[rank::world].to("xla"), y[rank::world].to("xla")
+        with surestep.step():
+            optimizer.zero_grad()
+            if style == "no_sync":
+                half = len(x) // 2
+                with model.no_sync():
+                    (nn.functional.cross_entropy(model(x[:half]), y[:half]) / 2).backward()
+                (nn.functional.cross_entropy(model(x[half:]), y[half:]) / 2).backward()
+            else:
+                loss = nn.functional.cross_entropy(model(x), y)
+                loss.backward()
+                losses.append(loss.detach())
+            optimizer.step()
+    metrics = surestep.metrics().to_dict()
+    result = [p.detach().cpu() for p in model.parameters()], [loss.item() for loss in losses], metrics
+    dist.destroy_process_group()
+    return result
+
+
+def drift(how):
+    """Training that goes apart."""
+    rank = xr.global_ordinal()
+    torch.manual_seed(rank if how == "weights" else 0)
+    model = nn.Linear(6, 3).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in batches("mlp", 12, 8):
+        with surestep.step():
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x[rank::2].to("xla")), y[rank::2].to("xla")).backward()
+            if how == "plain":
+                optimizer.step()
+            else:
+                xm.optimizer_step(optimizer)
+    return [p.detach().cpu() for p in model.parameters()]
