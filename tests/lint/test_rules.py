@@ -166,6 +166,17 @@ def test_what_public_code_taught():
     assert found(switched_off) == []
     loader_from_elsewhere = RULES["XLA101"].invalid[1].replace('.to("xla")', "")
     assert found(loader_from_elsewhere, select=("XLA1",)) == []
+    both_branches = """
+import torch.distributed as dist, torch_xla
+def broadcast(tensor):
+    dist.broadcast(tensor, src=0)
+def share(tensor):
+    if dist.get_rank() == 0:
+        broadcast(tensor)
+    else:
+        broadcast(torch.empty(3))
+"""
+    assert found(both_branches) == []
     two_devices = """
 import torch
 import torch_xla.core.xla_model as xm

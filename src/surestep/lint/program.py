@@ -257,12 +257,13 @@ class Program:
         return own + [event for other in self.functions if other in called and other is not function for event in other.events]
 
     def by_rank(self, call: Call, seen: frozenset[Function] = frozenset()) -> bool:
-        """Whether only some replicas come to a call: a condition on their number is around it, or around all calls of its function."""
+        """Whether only some replicas come to a call: a condition on their number is around it, or around the one call of its function. Where there
+        are several, the others may be those of the other replicas.
+        """
         if call.by_rank:
             return True
         callers = self.callers.get(call.function, [])
-        further = seen | {call.function}
-        return bool(callers) and call.function not in seen and all(self.by_rank(caller, further) for caller in callers)
+        return len(callers) == 1 and call.function not in seen and self.by_rank(callers[0], seen | {call.function})
 
     @cached_property
     def is_eager(self) -> bool:
