@@ -257,8 +257,9 @@ class Program:
         return own + [event for other in self.functions if other in called and other is not function for event in other.events]
 
     def by_rank(self, call: Call, seen: frozenset[Function] = frozenset()) -> bool:
-        """Whether only some replicas come to a call: a condition on their number is around it, or around the one call of its function. Where there
-        are several, the others may be those of the other replicas.
+        """Whether only some replicas come to a call: a condition on their number is around it, or around the one call of its function.
+
+        Where there are several calls, the others may be those of the other replicas.
         """
         if call.by_rank:
             return True
