@@ -37,6 +37,10 @@ CASES = {
         "def f():\n    if tpu:\n        import torch_xla.core.xla_model as xm\n        xm.mark_step(wait=True)\n",
         "def f():\n    if tpu:\n        import torch_xla\n        torch_xla.sync(wait=True)\n",
     ),
+    "in f-strings": (
+        'import torch_xla.core.xla_model as xm\na = f\'é {xm.get_ordinal()} {x:>{xm.xrt_world_size()}}\' f"""\n{xm.get_ordinal()}"""\n',
+        'import torch_xla.runtime as xr\na = f\'é {xr.global_ordinal()} {x:>{xr.world_size()}}\' f"""\n{xr.global_ordinal()}"""\n',
+    ),
     "a name that is taken": (
         "import torch_xla.core.xla_model as xm\nxr = 3\nprint(xm.get_ordinal())\n",
         "import torch_xla.core.xla_model as xm\nxr = 3\n"

@@ -64,17 +64,16 @@ def test_a_notebook_is_what_its_cells_are(text):
     assert migrate(once.source).source.text == once.source.text
 
 
-@few
-@given(programs())
-def test_every_rule_is_reached(text):
-    """The random programs are worth something: all in all they break many rules."""
-    reached.update(finding.code for finding in check_file("random.py", text.encode(), Selection()).findings)
+def test_the_random_programs_are_worth_something():
+    """All in all they break many rules."""
+    reached = set()
 
+    @settings(few, max_examples=40, derandomize=True)
+    @given(programs())
+    def reach(text):
+        reached.update(finding.code for finding in check_file("random.py", text.encode(), Selection()).findings)
 
-reached: set[str] = set()
-
-
-def test_many_rules_were_broken():
+    reach()
     assert len(reached) > len(RULES) / 3, reached
 
 

@@ -166,6 +166,17 @@ def test_what_public_code_taught():
     assert found(switched_off) == []
     loader_from_elsewhere = RULES["XLA101"].invalid[1].replace('.to("xla")', "")
     assert found(loader_from_elsewhere, select=("XLA1",)) == []
+    both_branches = """
+import torch.distributed as dist, torch_xla
+def broadcast(tensor):
+    dist.broadcast(tensor, src=0)
+def share(tensor):
+    if dist.get_rank() == 0:
+        broadcast(tensor)
+    else:
+        broadcast(torch.empty(3))
+"""
+    assert found(both_branches) == []
     two_devices = """
 import torch
 import torch_xla.core.xla_model as xm
@@ -179,3 +190,26 @@ def train(model, optimizer, loader, tpu):
             optimizer.step()
 """
     assert [finding.line for finding in found(two_devices, select=("XLA1",))] == [9]
+
+
+def test_what_is_on_the_host_already_is_no_read():
+    text = """
+import torch, torch_xla
+import torch_xla.core.xla_model as xm
+model = torch.compile(torch.nn.Linear(8, 1).to("xla"))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+print(sum(p.numel() for p in model.parameters()))
+for batch in batches:
+    loss = model(batch.to("xla")).sum()
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    scheduler.step()
+    torch_xla.sync()
+    print(scheduler.get_last_lr(), loss.shape, loss.device, len(batch), optimizer.param_groups[0]["lr"], model)
+    mean = xm.mesh_reduce("loss", loss, sum)
+    print(mean)
+    print(norm)
+"""
+    assert [(finding.code, finding.line) for finding in found(text)] == [("XLA601", 16), ("XLA601", 18)]

@@ -54,4 +54,4 @@ def test_ddp_is_one_process_on_the_whole_batch(tmp_path, kind, options, style):
     found = first[2]["boundaries"]
     assert found.pop("end of step()") == steps
     reads = 2 if options.get("static_graph") or not options.get("find_unused_parameters") else 2 + steps
-    assert sum(found.values()) <= reads, found
+    assert found.get("a value was read", 0) <= reads and set(found) <= {"a value was read", "the replicas were compared"}

@@ -96,6 +96,14 @@ _NO_TENSOR = (
     "torch.distributed.",
     "torch.get_",
     "torch.set_",
+    "torch.optim.",
+    "torch.profiler.",
+    "torch_xla.core.xla_model.mesh_reduce",
+    "torch_xla.core.xla_model._maybe_convert_to_cpu",
+    "torch_xla.core.xla_model.rendezvous",
+    "torch_xla.debug.",
+    "torch_xla.runtime.",
+    "torch_xla.test.",
 )
 _MODULE_MAKERS = ("torch.nn.", "torchvision.models.", "timm.create_model", "segmentation_models_pytorch.")
 
@@ -231,6 +239,10 @@ class Caller:
             "from_pretrained"
         ):
             return Value(tags=frozenset({MODULE}))
+        if call.arguments and MODULE in call.arguments[0]:
+            return call.arguments[0]  # compiled, traced or wrapped
+        if name == "torch_xla.core.xla_model.send_cpu_data_to_device":
+            return Value(tags=frozenset({XLA, TENSOR}))
         if XLA in everything and name.startswith(_TENSOR_LIBRARIES) and not name.startswith(_NO_TENSOR):
             return Value(tags=frozenset({XLA, TENSOR} | ({BOOLEAN} if _last(name) in _BOOLEAN else set())))
         if everything.tags & {XLA, MAYBE} and not name.startswith(_NO_TENSOR):
@@ -252,7 +264,7 @@ class Caller:
         if method in ("items", "values", "get", "pop", "copy"):
             return Value(tags=receiver.tags, origins=receiver.origins)
         if method in ("parameters", "named_parameters", "state_dict", "buffers"):
-            return Value(tags=receiver.tags & {XLA, TENSOR, MODULE})
+            return Value(tags=receiver.tags & {XLA} | {TENSOR})
         if method in ("train", "eval", "requires_grad_") and not receiver.tags & {TENSOR}:
             return receiver
         if method == "append" and isinstance(call.node.func, ast.Attribute) and isinstance(call.node.func.value, ast.Name):

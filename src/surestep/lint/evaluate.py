@@ -373,6 +373,8 @@ class _Evaluator:
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
                 self.function.events.append(Use("format", part.value, self.function, self.frames, self.value(part.value)))
+                if part.format_spec is not None:
+                    self.value(part.format_spec)
         first = node.values[0] if node.values else None
         rank = any(isinstance(p, ast.FormattedValue) and RANK in self.value(p.value, silent=True) for p in node.values)
         text = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None

@@ -256,6 +256,16 @@ class Program:
         called = self.reach([target for event in own if isinstance(event, Call) for target in event.targets])
         return own + [event for other in self.functions if other in called and other is not function for event in other.events]
 
+    def by_rank(self, call: Call, seen: frozenset[Function] = frozenset()) -> bool:
+        """Whether only some replicas come to a call: a condition on their number is around it, or around the one call of its function.
+
+        Where there are several calls, the others may be those of the other replicas.
+        """
+        if call.by_rank:
+            return True
+        callers = self.callers.get(call.function, [])
+        return len(callers) == 1 and call.function not in seen and self.by_rank(callers[0], seen | {call.function})
+
     @cached_property
     def is_eager(self) -> bool:
         """Whether the file switches recording off."""
@@ -334,7 +344,7 @@ def makes_boundaries(frame: Frame) -> bool:
 
 def _called_optimizer(node: ast.expr) -> bool:
     last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-    return last.lower().lstrip("_").startswith("optim") or last.lower() in ("opt", "self.opt")
+    return last.lower().lstrip("_").startswith("optim") or last.lower() == "opt"
 
 
 def _before(function: Function, frame: Frame) -> tuple[Frame, ...]:

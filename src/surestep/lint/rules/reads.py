@@ -121,6 +121,8 @@ def _reads(events: list[Call | Use]) -> Iterator[tuple[Call | Use, str]]:
             yield event, f"`.{event.method}()`"
         elif event.name in _CONVERSIONS and any(map(_live, event.arguments)):
             yield event, f"`{event.name}` of a tensor"
+        elif event.name == f"{names.XM}.mesh_reduce" and any(map(_live, event.arguments)):
+            yield event, "`xm.mesh_reduce`"
         elif (event.name or "").startswith("numpy.") and any(map(_live, event.arguments)):
             yield event, "numpy"
         elif PROGRESS in event.receiver and any(map(_live, event.keywords.values())):

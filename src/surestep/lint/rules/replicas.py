@@ -338,20 +338,13 @@ if __name__ == "__main__":
             everyone = call.name in names.SAVE and isinstance(master_only, ast.Constant) and master_only.value is False
             if path is None or not (call.name == "torch.save" or everyone) or path.tags & {RANK, MASTER}:
                 continue
-            if not call.by_rank and not _callers_by_rank(program, call) and path.text is not None:
+            if not program.by_rank(call) and path.text is not None:
                 yield self.found(
                     program,
                     call.node,
                     "Every process writes this file, over what the others write. Write: `xm.save(...)`, called by all, or put the "
                     "ordinal into the path.",
                 )
-
-
-def _callers_by_rank(program: Program, call: Call) -> bool:
-    callers = program.callers.get(call.function, [])
-    return bool(callers) and all(
-        caller.by_rank or (caller.function is not call.function and _callers_by_rank(program, caller)) for caller in callers
-    )
 
 
 class CollectiveByRank(Rule):
@@ -378,6 +371,14 @@ def report(loss):
         return
     print(xm.mesh_reduce("loss", loss, sum))
 """,
+        """
+import torch_xla.core.xla_model as xm
+def download():
+    fetch()
+    xm.rendezvous("downloaded")
+if xm.is_master_ordinal():
+    download()
+""",
     )
     valid = (
         """
@@ -398,7 +399,7 @@ xm.rendezvous("downloaded")
 
     def check(self, program: Program) -> Found:
         """Collectives under a condition on the rank, unless another branch has the same one."""
-        by_rank = [call for call in program.calls if call.name in names.COLLECTIVE and call.by_rank]
+        by_rank = [call for call in program.calls if call.name in names.COLLECTIVE and program.by_rank(call)]
         for call in by_rank:
             if not self._has_partner(call, by_rank):
                 yield self.found(

@@ -72,6 +72,14 @@ import torch_xla.core.xla_model as xm
 if xm.is_master_ordinal():
     xm.save(model.state_dict(), "model.pt")
 """,
+        """
+import torch_xla.core.xla_model as xm
+def checkpoint(model):
+    xm.save(model.state_dict(), "model.pt")
+def train(rank, model):
+    if xm.get_ordinal() == 0:
+        checkpoint(model)
+""",
     )
     valid = (
         """
@@ -83,7 +91,7 @@ xm.save(model.state_dict(), "model.pt")
     def check(self, program: Program) -> Found:
         """xm.save under a condition on the rank."""
         for call in program.calls:
-            if call.name in names.SAVE and call.by_rank:
+            if call.name in names.SAVE and program.by_rank(call):
                 yield self.found(
                     program,
                     call.node,
