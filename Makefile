@@ -7,7 +7,7 @@ STAMP := $(VENV)/.made
 N ?= 1000
 SHARD ?= 0/1
 
-.PHONY: venv demo test test-matrix lint format docs bench fuzz conformance clean
+.PHONY: venv demo test test-all test-matrix lint format docs bench fuzz conformance clean
 
 venv: $(STAMP)
 
@@ -21,6 +21,9 @@ demo: venv
 	$(BIN)/surestep run examples/digits.py
 
 test: venv
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --slice
+
+test-all: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 test-matrix: venv
