@@ -101,6 +101,8 @@ def _prepared(rule: Rule, params: list, grads: list, lists: tuple, options: dict
     if not all(type(tensor) is XlaTensor for position in used for tensor in states[position]) or not _on_device(params, steps):
         return None
     vector = update.as_vector(steps)
+    if vector is not None:
+        update.look_at(vector)
     return ([vector] if vector is not None else steps), [states[position] for position in used]
 
 

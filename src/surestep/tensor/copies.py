@@ -88,7 +88,7 @@ def replace(storage: Storage, array: Any) -> None:
     """The storage's value is this array now, which nobody else holds."""
     if storage.exported:
         storage.trace.protect(storage.array)
-    storage.array, storage.serial, storage.exported, storage.uniform, storage.lost = array, 0, False, False, None
+    storage.array, storage.serial, storage.exported, storage.uniform, storage.lost = array, 0, False, None, None
 
 
 def hooks_of(source: torch.Tensor) -> Any:

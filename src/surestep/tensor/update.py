@@ -50,7 +50,7 @@ def update(
     The numbers are inputs of the program from the start, as what they are for is to be changed by a schedule.
     """
     counts = steps[0]._storage if len(steps) == 1 and steps[0].ndim else None
-    uniform = counts is not None and counts.uniform
+    uniform = counts is not None and bool(counts.uniform)
     if uniform:
         flags = [*flags, "uniform"]
     with LOCK:
@@ -139,6 +139,14 @@ def packed(numbers: Sequence[torch.Tensor], recorder: Recorder) -> list[torch.Te
     whole = fresh(Storage(recorder, layout((len(numbers),), (1,), 0, values.dtype), transfer.to_device(values, recorder.device)))
     whole._storage.uniform = bool((values == values[0]).all())
     return [alias(whole._storage, layout((), (), position, values.dtype), whole) for position in range(len(numbers))]
+
+
+def look_at(counts: XlaTensor) -> None:
+    """Whether all counts are equal, read once where that isn't known: a checkpoint has brought them, or somebody has written one."""
+    storage = counts._storage
+    if storage.uniform is None and storage.array is not None and storage.trace.sealed is None:
+        values = counts.cpu()
+        storage.uniform = bool((values == values[0]).all())
 
 
 def as_vector(elements: Sequence[XlaTensor]) -> XlaTensor | None:

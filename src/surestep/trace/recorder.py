@@ -137,8 +137,8 @@ class Recorder:
         storage.array = None
         storage.serial = self.serial
         storage.ref = value
-        storage.exported = storage.uniform = False
-        storage.lost = None
+        storage.exported = False
+        storage.lost = storage.uniform = None
 
     def protect(self, array: Any) -> None:
         """The array was given away: whatever becomes of its storage, no program is given its memory."""

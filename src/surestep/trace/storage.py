@@ -33,7 +33,7 @@ class Storage:
         self.exported = False  # somebody outside holds the array: never donate it
         self.hooks: Any = None  # gradient hooks of the parameter that was moved here, until they are put back
         self.lost: str | None = None  # what happened to the value
-        self.uniform = False  # all elements are known to be equal (an optimizer's counts of steps)
+        self.uniform: bool | None = None  # whether all elements are equal (an optimizer's counts of steps); None: not known
 
     @property
     def unwritten(self) -> bool:
