@@ -139,7 +139,7 @@ def work(peer: str, name: str) -> None:
 
 def measure(name: str, peers: list[str], rounds: int) -> dict[str, dict[str, Any]]:
     """All peers on one workload, in turn."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}  # all compile anew
     processes: dict[str, Any] = {}
     found: dict[str, dict[str, Any]] = {}
     for peer in peers:  # one after the other: each compiles and warms up alone
