@@ -61,6 +61,14 @@ class Numbers(NamedTuple):
     group: dict[str, Any]
 
 
+class _Owners(NamedTuple):
+    """Whose memory a storage is, by its identity: an argument's or a gradient's (their positions), or a tensor's from outside."""
+
+    arguments: dict[int, int]
+    grads: dict[int, int]
+    outside: dict[int, torch.Tensor]
+
+
 class Binding:
     """A recorded call: where its program's leaves came from, and where what it computed went."""
 
@@ -72,23 +80,22 @@ class Binding:
         self.count_arguments = len(arguments.tensors)
         self.params = before.params
         self.missing = [grad is None for grad in before.grads]
-        self.runs = 0
-        self.same = False  # as the call before
-        self.used_up: list[int] = []  # gradients whose memory the program takes
-        self._bind_leaves(arguments, before, taken)
+        of = _Owners(
+            {id(tensor._storage): position for position, tensor in enumerate(arguments.tensors)},
+            {id(grad._storage): position for position, grad in enumerate(before.grads) if type(grad) is XlaTensor},
+            {id(tensor._storage): tensor for tensor, _ in guards.tensors.values() if type(tensor) is XlaTensor},
+        )
+        self._bind_leaves(of, arguments, before, taken)
         self._bind_numbers(taken)
         self._bind_results(arguments, before, taken, result)
-        self._bind_outputs(arguments, before, taken)
+        self._bind_outputs(of, before, taken)
         self.original = self.bindings()
 
-    def _bind_leaves(self, arguments: Arguments, before: Entry, taken: Taken) -> None:
-        of_argument = {id(tensor._storage): position for position, tensor in enumerate(arguments.tensors)}
-        of_grad = {id(grad._storage): position for position, grad in enumerate(before.grads) if type(grad) is XlaTensor}
-        kept = {id(tensor._storage): tensor for tensor, _ in self.guards.tensors.values() if type(tensor) is XlaTensor}
+    def _bind_leaves(self, of: _Owners, arguments: Arguments, before: Entry, taken: Taken) -> None:
         sent = {id(array): source for source, array in taken.uploads}
         if any(tensor.requires_grad for tensor in arguments.tensors):
             raise NotReplayable("an argument wants a gradient")
-        if len(set(map(id, taken.leaves))) < len(taken.leaves) or len(of_grad) < sum(grad is not None for grad in before.grads):
+        if len(set(map(id, taken.leaves))) < len(taken.leaves) or len(of.grads) < sum(grad is not None for grad in before.grads):
             raise NotReplayable("two of the tensors share their memory")
         self.kept: list[Storage] = []
         self.storages: list[Storage | None] = []
@@ -99,22 +106,22 @@ class Binding:
         for position, (array, storage) in enumerate(zip(taken.leaves, taken.owners, strict=True)):
             known = None if storage is None else id(storage)
             self.storages.append(None)
-            if known in of_argument:
-                self.from_argument.append((position, of_argument[known]))
+            if known in of.arguments:
+                self.from_argument.append((position, of.arguments[known]))
             elif id(array) in sent:
                 self.from_host.append((position, _host_argument(arguments, sent[id(array)])))
-            elif known in of_grad:
-                number = of_grad[known]
+            elif known in of.grads:
+                number = of.grads[known]
                 grad = before.grads[number]
                 assert type(grad) is XlaTensor
                 self.from_grad.append((position, number))
                 self.grad_layouts.append((number, grad._layout, grad._storage.layout))
-            elif known in kept:
+            elif known in of.outside:
                 self.storages[-1] = storage
                 self.kept.append(storage)  # type: ignore[bad-argument-type]
             else:
                 raise NotReplayable("the step reads a tensor of which it can't be told where it comes from")
-        self.outside = frozenset(kept)  # identities of the storages of all tensors from outside that the code shows
+        self.outside = frozenset(of.outside)  # identities of the storages of all tensors from outside that the code shows
         if not self.apart(arguments):
             raise NotReplayable("two arguments, or an argument and a tensor from outside, share their memory")
         if len({tensor.data_ptr() for tensor in arguments.host if tensor.numel()}) < sum(tensor.numel() > 0 for tensor in arguments.host):
@@ -184,10 +191,7 @@ class Binding:
                 self.results.append(Result(None, None, places[id(leaf._storage)], leaf._layout))
                 self.output_layouts[places[id(leaf._storage)]] = leaf._storage.layout
 
-    def _bind_outputs(self, arguments: Arguments, before: Entry, taken: Taken) -> None:
-        of_argument = {id(tensor._storage): position for position, tensor in enumerate(arguments.tensors)}
-        kept = {id(tensor._storage): tensor for tensor, _ in self.guards.tensors.values() if type(tensor) is XlaTensor}
-        grads_before = {id(grad._storage): number for number, grad in enumerate(before.grads) if type(grad) is XlaTensor}
+    def _bind_outputs(self, of: _Owners, before: Entry, taken: Taken) -> None:
         returned = {leaf.output for leaf in self.results if isinstance(leaf, Result) and leaf.output is not None}
         self.new_grads: list[tuple[int, int, Layout]] = []
         self.no_grads: list[int] = []
@@ -208,15 +212,15 @@ class Binding:
         self.written: list[torch.Tensor] = []
         for index, storage in taken.outputs.items():
             known = id(storage)
-            if known in of_argument:
-                self.to_argument.append((index, of_argument[known]))
+            if known in of.arguments:
+                self.to_argument.append((index, of.arguments[known]))
             elif known in made:
                 self.new_grads.append((index, made[known], storage.layout))
-            elif known in grads_before and before.params[grads_before[known]].grad is before.grads[grads_before[known]]:
-                self.to_grad.append((index, grads_before[known]))
-            elif known in kept:
+            elif known in of.grads and before.params[of.grads[known]].grad is before.grads[of.grads[known]]:
+                self.to_grad.append((index, of.grads[known]))
+            elif known in of.outside:
                 self.to_kept.append((index, storage))
-                self.written.append(kept[known])
+                self.written.append(of.outside[known])
             elif index not in returned:
                 raise NotReplayable("a tensor that the step makes is kept somewhere. Return it, or write it in place")
         if len(self.new_grads) < len(made):

@@ -12,7 +12,9 @@ from torch.utils._pytree import tree_leaves
 from surestep.observe import events, frames
 from surestep.observe.events import Event
 from surestep.replay.values import NotReplayable
+from surestep.tensor import generator as generators
 from surestep.tensor import update, xla_tensor
+from surestep.tensor.generator import Generator
 from surestep.tensor.xla_tensor import XlaTensor
 from surestep.trace.operands import HostScalar
 from surestep.trace.recorder import Recorder
@@ -42,7 +44,7 @@ _READS |= {"__contains__", "__format__", "__repr__"}
 class Draws(NamedTuple):
     """Random numbers that a call drew from one generator's stream."""
 
-    stream: int  # its number
+    generator: Generator
     position: int  # of the seed among the trace's ints; the offset follows
     count: int  # how far the stream goes on
 
@@ -128,8 +130,6 @@ class Watch(TorchFunctionMode):
         if recorder.serial != self.serial or any(other.count != count for other, count in zip(self.others, self.before, strict=True)):
             raise NotReplayable("there is a boundary inside, or another device is used")
         if recorder.collectives:
-            raise NotReplayable("it does something together with other processes, on which they agree as it is recorded")
-        if recorder.collectives:
             raise NotReplayable("there are collectives inside, which are agreed on with the other processes at each call")
         records = recorder.place.records()
         for record in records:
@@ -150,17 +150,15 @@ class Watch(TorchFunctionMode):
 
 
 def _draws(recorder: Recorder, records: list[Record]) -> list[Draws]:
-    from surestep.tensor import generator
-
     found, position = [], 0
     seeds = iter(recorder.seeds.items())
     for record in records:
         if isinstance(record, Seed):
             (number, seed), (_, first) = next(seeds)
-            stream = generator.stream(number)
-            if stream is None or stream.seed != seed:
+            generator = generators.drawing(number)
+            if generator is None or generator.initial_seed() != seed:
                 raise NotReplayable("random numbers come from a CPU generator, or the seed is set inside")
-            found.append(Draws(number, position, stream.offset - first))
+            found.append(Draws(generator, position, generator.get_offset() - first))
         position += needs(record)[2]
     return found
 

@@ -14,6 +14,7 @@ from surestep.observe import events, frames
 from surestep.observe.events import Cause
 from surestep.replay.binding import Entry, entry
 from surestep.replay.capture import Watch
+from surestep.replay.guards import Guards
 from surestep.replay.plan import Plan, modes, refuse_modes
 from surestep.replay.scope import Scope, inside
 from surestep.replay.signature import Arguments, as_values, described
@@ -117,8 +118,7 @@ class CompiledFunction:
             self._failed(arguments, error)
             return self._plain(arguments, args, kwargs)
         waiting = self.waiting.pop(arguments.key, None)
-        recorders = devices.recorders()
-        recorder = arguments.tensors[0]._storage.trace if arguments.tensors else recorders[devices.current()]
+        recorder = _recorder(arguments)
         with self.scope.entered():
             if waiting is not None:
                 changed = waiting.changed()
@@ -126,12 +126,10 @@ class CompiledFunction:
                 if changed is not None:
                     self._failed(arguments, NotReplayable(changed))
             before = entry(guards)
-            watch = Watch(recorders, recorder)
+            watch = Watch(devices.recorders(), recorder)
             with watch:
                 result = self.function(*args, **kwargs)
-            plan = self._bound(guards, arguments, before, watch, waiting, result)
-            if plan is not None:
-                plan.modes = mode
+            plan = self._bound(guards, arguments, before, watch, waiting, result, mode)
             recorder.ran = None
             self._limited(recorder, arguments)
         if plan is not None:
@@ -139,15 +137,17 @@ class CompiledFunction:
         self.recorded += 1
         return result
 
-    def _bound(self, guards: Any, arguments: Arguments, before: Entry, watch: Watch, waiting: Plan | None, result: Any) -> Plan | None:
+    def _bound(
+        self, guards: Guards, arguments: Arguments, before: Entry, watch: Watch, waiting: Plan | None, result: Any, mode: tuple
+    ) -> Plan | None:
         try:
             try:
                 taken = watch.taken()
-                plan = Plan(watch.recorder, guards, arguments, before, taken, result)
+                plan = Plan(watch.recorder, guards, arguments, before, taken, result, mode)
             except NotReplayable:
                 gc.collect()  # what hangs in reference cycles is nobody's output
                 taken = watch.taken()
-                plan = Plan(watch.recorder, guards, arguments, before, taken, result)
+                plan = Plan(watch.recorder, guards, arguments, before, taken, result, mode)
             if waiting is not None and waiting.expected is not None:
                 what = waiting.differs(arguments, before, taken, result)
                 plan.same = what is None
@@ -184,7 +184,7 @@ class CompiledFunction:
             self.waiting[arguments.key] = plan
 
     def _plain(self, arguments: Arguments, args: tuple, kwargs: dict[str, Any]) -> Any:
-        recorder = arguments.tensors[0]._storage.trace if arguments.tensors else devices.recorders()[devices.current()]
+        recorder = _recorder(arguments)
         with self.scope.entered():
             result = self.function(*args, **kwargs)
             self._limited(recorder, arguments)
@@ -198,7 +198,7 @@ class CompiledFunction:
         if len(self.seen) >= _SIGNATURES:
             self.seen.clear()
         self.seen.add(arguments.key)
-        self.fresh = self.fresh + 1
+        self.fresh += 1
         if self.fresh > _NEW:
             self.last = NotReplayable("its arguments are others at each call: a number that changes is passed as a tensor")
             return True
@@ -248,11 +248,10 @@ class CompiledFunction:
 
     def _verified(self, plan: Plan, arguments: Arguments, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Runs the Python instead of the replay, and holds what it recorded against what the replay would have done."""
-        recorders = devices.recorders()
         with self.scope.entered():
             plan.expected = plan.inputs(arguments)
             before = entry(plan.guards)
-            watch = Watch(recorders, plan.recorder)
+            watch = Watch(devices.recorders(), plan.recorder)
             with watch:
                 result = self.function(*args, **kwargs)
             try:
@@ -262,6 +261,11 @@ class CompiledFunction:
             if what is not None:
                 raise RuntimeError(f"SURESTEP_VERIFY_REPLAY: a replay of {self.name} would have been wrong: {what}")
         return result
+
+
+def _recorder(arguments: Arguments) -> Recorder:
+    """The one that a call records on: its first tensor's device, or the current one."""
+    return arguments.tensors[0]._storage.trace if arguments.tensors else devices.recorders()[devices.current()]
 
 
 def _first_line(function: Any) -> frames.Line | None:

@@ -31,7 +31,6 @@ class Guards:
         self.orders: dict[int, tuple[type, tuple]] = {}
         self.counts: dict[int, tuple[Any, int, str]] = {}
         self.optimizers: dict[int, tuple[torch.optim.Optimizer, str]] = {}
-
         self.kept: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where tensors of the call are kept: a container and a key
 
     # What the walk notes

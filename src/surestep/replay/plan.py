@@ -23,7 +23,6 @@ from surestep.replay.capture import Taken
 from surestep.replay.guards import Guards
 from surestep.replay.signature import Arguments
 from surestep.replay.values import NotReplayable
-from surestep.tensor import generator
 from surestep.tensor.xla_tensor import XlaTensor, alias, fresh
 from surestep.trace.recorder import Recorder
 from surestep.trace.storage import Storage
@@ -36,10 +35,10 @@ _exported = attrgetter("exported")
 class Plan(Binding):
     """One proven call."""
 
-    def __init__(self, recorder: Recorder, guards: Guards, arguments: Arguments, before: Entry, taken: Taken, result: Any):
+    def __init__(self, recorder: Recorder, guards: Guards, arguments: Arguments, before: Entry, taken: Taken, result: Any, mode: tuple):
         super().__init__(recorder, guards, arguments, before, taken, result)
         self.checks = guards.compiled()
-        self.modes = modes()
+        self.modes = mode  # before the call
         self.runs = 0
         self.same = False  # as the call before
         self.used_up: list[int] = []  # gradients whose memory the program takes
@@ -167,8 +166,7 @@ class Plan(Binding):
         if self.draws:
             ints = self.ints.copy()
             for draw in self.draws:
-                stream = generator.stream(draw.stream)
-                assert stream is not None
+                stream = draw.generator._stream
                 ints[draw.position] = stream.seed if stream.seed < 1 << 63 else stream.seed - (1 << 64)
                 ints[draw.position + 1] = stream.offset
             return ints
@@ -198,9 +196,7 @@ class Plan(Binding):
                 self.params[number].grad._storage.array = arrays[position]  # type: ignore[missing-attribute]
             self._set_grads(arrays)
             for draw in self.draws:
-                stream = generator.stream(draw.stream)
-                assert stream is not None
-                stream.offset += draw.count
+                draw.generator._stream.offset += draw.count
         if self.written:
             torch.autograd.graph.increment_version(self.written)
         if self.to_argument:

@@ -47,6 +47,11 @@ class Known:
     def __repr__(self) -> str:
         return self.path or repr(self.object)
 
+    def same(self, other: Known) -> bool:
+        """Whether it is the same object, or an equal one of a kind that can't be changed."""
+        one, two = self.object, other.object
+        return one is two or (plain(one) and type(one) is type(two) and repr(one) == repr(two))
+
 
 class Argument(Known):
     """What the caller handed in: of a tensor, the figures are the same at each call, not the object."""
@@ -125,8 +130,7 @@ def join(a: Value | None, b: Value | None) -> Value:
         assert a is not None
         return a
     if isinstance(a, Known) and isinstance(b, Known):
-        same = a.object is b.object or (plain(a.object) and type(a.object) is type(b.object) and repr(a.object) == repr(b.object))
-        if same:
+        if a.same(b):
             return a
         if plain(a.object) and plain(b.object):
             return New(type(a.object) if type(a.object) is type(b.object) else None)

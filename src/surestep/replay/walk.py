@@ -346,7 +346,7 @@ def _alike(a: Value, b: Value) -> bool:
     if a is b or (isinstance(a, Either) and isinstance(b, Either)):
         return True
     if isinstance(a, Known) and isinstance(b, Known):
-        return a.object is b.object or (plain(a.object) and repr(a.object) == repr(b.object) and type(a.object) is type(b.object))
+        return a.same(b)
     return isinstance(a, New) and isinstance(b, New) and a.type is b.type and a.items is None and b.items is None
 
 

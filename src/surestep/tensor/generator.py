@@ -169,9 +169,6 @@ def of(recorder: Any, generator: torch.Generator | None) -> Any:
     return ours._stream
 
 
-def stream(number: int) -> Stream | None:
-    """The stream of a living generator by its number."""
-    for found in (*_default.values(), *_generators.values()):
-        if found._stream.number == number:
-            return found._stream
-    return None
+def drawing(number: int) -> Generator | None:
+    """The living generator that draws from the stream with this number."""
+    return next((found for found in (*_default.values(), *_generators.values()) if found._stream.number == number), None)

@@ -75,9 +75,8 @@ class Recorder:
         self.protected: list[Any] = []
         self.collectives: list[Any] = []  # what the trace does together with other processes, with the lines
         self.seeds: dict[Any, tuple[Ref, int]] = {}  # by generator and seed: the seed's value, and the offset that it holds
-        self.limit = (
-            SOFT_LIMIT if self.watch is None else 0
-        )  # when `count` reaches it, check_limit() is to be called before an operation is recorded
+        # when `count` reaches it, check_limit() is to be called before an operation is recorded
+        self.limit = SOFT_LIMIT if self.watch is None else 0
         self.anchor_until = SOFT_LIMIT if self.anchor is None else 2 * SOFT_LIMIT
 
     # Recording
