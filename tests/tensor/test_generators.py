@@ -3,7 +3,10 @@
 import copy
 import gc
 import inspect
+import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -158,8 +161,12 @@ def test_it_serves_where_the_default_device_is_xla():
 
 
 def test_a_generator_of_another_device_is_refused():
-    with pytest.raises(RuntimeError, match="Expected a generator for xla:0 but found one for xla:3"):
-        torch.rand(3, device="xla", generator=surestep.Generator("xla:3"))
+    """In a process of its own, which has two devices."""
+    program = "import torch, surestep\ntorch.rand(3, device='xla', generator=surestep.Generator('xla:1'))"
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "CPU_NUM_DEVICES": "2"}, capture_output=True, text=True)
+    assert "RuntimeError: Expected a generator for xla:0 but found one for xla:1" in done.stderr
+    with pytest.raises(RuntimeError, match="invalid device ordinal: xla:3"):
+        surestep.Generator("xla:3")
 
 
 def test_it_is_forgotten_with_its_last_reference():

@@ -164,6 +164,9 @@ class CompiledFunction:
         if program is None:
             self._failed(arguments, NotReplayable("it computes nothing on the device"))
             return
+        if program not in plan.place.programs.values():
+            self._failed(arguments, NotReplayable("another thread uses the device meanwhile"))
+            return
         try:
             plan.ready(program)
         except (NotReplayable, KeyError) as error:
