@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from surestep.execute.devices import device_kind, jax_devices
+from surestep.execute.devices import device_kind
 from surestep.tensor import generator
 
 
@@ -35,7 +35,9 @@ def real_devices() -> list[str]:
 
 def device_count() -> int:
     """How many xla devices this process has. Starts JAX."""
-    return len(jax_devices())
+    from surestep.tensor import devices
+
+    return devices.device_count()
 
 
 def manual_seed(seed: int, device: torch.device | str | None = None) -> None:

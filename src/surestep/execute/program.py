@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from surestep.execute.devices import jax_devices
+from surestep.execute import spmd
 from surestep.execute.world import AXIS, replicated, world
 from surestep.observe import events
 from surestep.observe.frames import Line
@@ -24,12 +24,13 @@ class Input(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: np.dtype
+    sharding: Any = None  # under SPMD: how it lies over the devices; None: as XLA likes
 
 
 class Program:
     """A compiled trace. ``donated`` are the positions of the leaves whose memory the outputs reuse."""
 
-    __slots__ = ("device", "donated", "executable", "name", "numbers", "outputs", "sent", "smallest", "uses")
+    __slots__ = ("device", "donated", "executable", "lie", "name", "numbers", "outputs", "sent", "smallest", "uses")
 
     def __init__(self, name: str, executable: Any, outputs: Sequence[tuple[int, Input]], donated: frozenset[int], device: int):
         self.name = name
@@ -40,6 +41,7 @@ class Program:
         self.donated = donated
         self.uses = 0
         self.device = device
+        self.lie: tuple[Any, ...] | None = None  # under SPMD: how its leaves lie over the devices
         self.numbers = b""
         self.sent: tuple[Any, Any] = (None, None)
 
@@ -96,7 +98,7 @@ def _labelled(leaf: Any) -> Any:
 def numbers_to_device(numbers: np.ndarray, index: int) -> jax.Array:
     """A private copy of a program's numbers on device ``index``."""
     with jax.enable_x64(True):
-        return jax.device_put(numbers.copy(), jax_devices()[index])
+        return jax.device_put(numbers.copy(), spmd.target(index))
 
 
 def build(
@@ -114,15 +116,17 @@ def build(
     """Compiles ``function(floats, ints, *leaves)`` for one device; or, ``together``, for one device of each process.
 
     ``numbers`` is how many floats and ints it takes; ``outputs`` are (SSA index, figures); of ``donatable`` leaves those are donated that
-    have an output of the same shape and dtype to give their memory to. ``options`` are XLA's own, for this program.
+    have an output of the same figures to give their memory to. ``options`` are XLA's own, for this program.
     """
     donated = _matching(leaves, [figures for _, figures in outputs], donatable)
-    sharding = replicated() if together else jax.sharding.SingleDeviceSharding(jax_devices()[device])
+    where = replicated() if together else spmd.target(device)
+    sharding = where if isinstance(where, jax.sharding.Sharding) else jax.sharding.SingleDeviceSharding(where)
     floats, ints = numbers[0], numbers[1] + together
+    split: dict[str, Any] = {"out_shardings": [figures.sharding for _, figures in outputs]} if spmd.enabled() else {}
     with jax.enable_x64(True), _Shown(name, line):
         arguments = [
-            jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-            for shape, dtype in (((floats,), np.dtype(np.float64)), ((ints,), np.dtype(np.int64)), *leaves)
+            jax.ShapeDtypeStruct(figures.shape, figures.dtype, sharding=figures.sharding or sharding)
+            for figures in (Input((floats,), np.dtype(np.float64)), Input((ints,), np.dtype(np.int64)), *leaves)
         ]
         start = time.perf_counter()
         if together:
@@ -130,7 +134,8 @@ def build(
             mesh = replicated().mesh
             function = jax.shard_map(function, mesh=mesh, in_specs=everywhere, out_specs=everywhere, axis_names={AXIS}, check_vma=False)
         function.__name__ = "surestep"  # the same for all: it is a part of the key under which JAX keeps programs between runs
-        lowered = jax.jit(function, donate_argnums=tuple(leaf + 2 for leaf in sorted(donated)), keep_unused=True).lower(*arguments)
+        donations = tuple(leaf + 2 for leaf in sorted(donated))
+        lowered = jax.jit(function, donate_argnums=donations, keep_unused=True, **split).lower(*arguments)
         middle = time.perf_counter()
         executable = lowered.compile(compiler_options=options or None)
         end = time.perf_counter()
@@ -138,7 +143,10 @@ def build(
         "compile", line, program=name, lower_seconds=middle - start, compile_seconds=end - middle, outputs=len(outputs), leaves=len(leaves)
     )
     kind = ReplicaProgram if together else Program if world().size == 1 else LocalProgram
-    return kind(name, executable, outputs, frozenset(donated), device)
+    program = kind(name, executable, outputs, frozenset(donated), device)
+    if spmd.enabled():
+        program.lie = tuple(figures.sharding for figures in leaves)
+    return program
 
 
 def _matching(leaves: Sequence[Input], outputs: Sequence[Input], donatable: Sequence[int]) -> set[int]:

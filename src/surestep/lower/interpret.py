@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from surestep.execute import dtypes
 from surestep.lower import collective, strided
 from surestep.trace.operands import LIFTED_FLOAT, LIFTED_INT, HostScalar, Mark, Ref
-from surestep.trace.records import Call, Collective, Empty, Leaf, Read, Record, Seed, Write
+from surestep.trace.records import Call, Collective, Constrain, Empty, Leaf, Read, Record, Seed, Write
 
 
 def interpreted(records: Sequence[Record], outputs: Sequence[int]) -> Callable[..., list[Any]]:
@@ -57,6 +57,8 @@ class _Run:
             return (strided.write(value, new, record.storage, record.view, offset),)
         if isinstance(record, Collective):
             return self.together(record)
+        if isinstance(record, Constrain):
+            return (jax.lax.with_sharding_constraint(self.values[record.value.index], record.sharding),)
         if isinstance(record, Empty):
             return (jnp.zeros(tuple(record.layout.sizes), dtypes.to_jax(record.layout.dtype)),)
         assert isinstance(record, Seed)

@@ -13,7 +13,7 @@ import torch
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_unflatten
 
-from surestep.execute import transfer
+from surestep.execute import spmd, transfer
 from surestep.execute.interrupts import Held
 from surestep.execute.program import Program, numbers_to_device
 from surestep.loop.updates import flags_of, numbers_of
@@ -147,6 +147,11 @@ class Plan(Binding):
             leaves[position] = transfer.to_device(arguments.host[number], recorder.device)
         if not all(map(is_not, leaves, repeat(None))):
             return None
+        if recorder.spread:
+            for position, _ in self.from_host:
+                leaves[position] = spmd.placed(leaves[position], None)
+            if self.program is not None and tuple(leaf.sharding for leaf in leaves) != self.program.lie:
+                return None
         return leaves, self._floats(), self._ints()
 
     def _same_groups(self) -> bool:

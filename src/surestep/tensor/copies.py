@@ -103,6 +103,15 @@ def hooks_of(source: torch.Tensor) -> Any:
     return (id(source), backward, after) if backward or after else None
 
 
+def clone(args: tuple, kwargs: dict) -> Any:
+    """``tensor.clone()``: a copy lies over the devices as the tensor does."""
+    made = _CLONE(args, kwargs)
+    if type(args[0]) is XlaTensor and args[0]._storage.sharding is not None and made._layout is args[0]._storage.layout:
+        made._storage.sharding = args[0]._storage.sharding
+    return made
+
+
+_CLONE = record.handler(Operation(_aten.clone.default))
 _COPY = record.handler(Operation(_aten.copy_.default))
 _CAST = record.handler(Operation(_aten._to_copy.default))
 

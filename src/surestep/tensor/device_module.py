@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -35,7 +36,7 @@ def _is_in_bad_fork() -> bool:
 
 def device_count() -> int:
     """How many xla devices this process has; starts JAX."""
-    return len(jax_devices())
+    return devices.device_count()
 
 
 def current_device() -> int:
@@ -132,7 +133,8 @@ def memory_allocated(device: Any = None) -> int:
     import jax
 
     where = jax_devices()[devices.index_of(device)]
-    return sum(array.nbytes for array in jax.live_arrays(where.platform) if where in array.devices())
+    arrays = (array for array in jax.live_arrays(where.platform) if where in array.devices())
+    return sum(math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize for array in arrays)
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
+from surestep.execute import spmd
 from surestep.execute.devices import jax_devices
+from surestep.observe.events import Cause
 from surestep.trace.recorder import LOCK, Recorder
 
 _recorders: list[Recorder] = []
@@ -22,8 +24,13 @@ def recorders() -> list[Recorder]:
 
                 process.first_use()
                 kind = bounds.CheckedRecorder if bounds.ENABLED else Recorder
-                _recorders.extend(kind(index) for index in range(len(jax_devices())))
+                _recorders.extend(kind(index) for index in range(device_count()))
     return _recorders
+
+
+def device_count() -> int:
+    """How many xla devices this process has: under SPMD one, which stands for all. Starts JAX."""
+    return 1 if spmd.enabled() else len(jax_devices())
 
 
 def started() -> list[Recorder]:
@@ -40,6 +47,16 @@ def recorder(device: torch.device | None) -> Recorder:
     return found[index]
 
 
+def use_spmd() -> None:
+    """From now on `xla:0` stands for all devices. What was on it before goes along; there are no others any more."""
+    spmd.enable()
+    with LOCK:
+        if _recorders and not _recorders[0].spread:
+            _recorders[0].cut(Cause.SYNC)
+            _recorders[0].spread = True
+            del _recorders[1:]
+
+
 def index_of(device: Any) -> int:
     """The index of a device that is given as an index, a ``torch.device``, its name, or None for the current one.
 
@@ -52,12 +69,14 @@ def index_of(device: Any) -> int:
         if where.type != "xla":
             raise ValueError(f"Expected a xla device, but got: {where}")
         index = _current if where.index is None else where.index
-    if not 0 <= index < len(jax_devices()):
-        raise _no_such_device(index, len(jax_devices()))
+    if not 0 <= index < device_count():
+        raise _no_such_device(index, device_count())
     return index
 
 
 def _no_such_device(index: int, count: int) -> RuntimeError:
+    if spmd.enabled():
+        return RuntimeError(f"invalid device ordinal: xla:{index}. Under SPMD there is one xla device, xla:0, which stands for all devices")
     return RuntimeError(
         f"invalid device ordinal: xla:{index}. This process has {count} xla device(s); CPU_NUM_DEVICES=N gives N virtual ones on the CPU"
     )

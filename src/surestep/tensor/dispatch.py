@@ -43,6 +43,7 @@ _aten = torch.ops.aten
 _OWN: dict[Any, Any] = {
     _aten.copy_.default: copies.copy_,
     _aten._to_copy.default: copies.to_copy,
+    _aten.clone.default: copies.clone,
     _aten.empty.memory_format: copies.empty,
     _aten.empty_strided.default: copies.empty_strided,
     _aten.new_empty.default: copies.new_empty,

@@ -118,19 +118,22 @@ def zeros_like(args: tuple, kwargs: dict) -> Any:
     """
     like = args[0]
     if stepping and type(like) is XlaTensor and like._layout.dense and not like._layout.offset and kwargs.get("dtype") is None:
-        return fresh(_zeros(like._storage.trace, like._layout))
+        return fresh(_zeros(like, like._layout))
     return _recorded_zeros(args, kwargs)
 
 
-def _zeros(recorder: Recorder, wanted: Layout) -> Storage:
-    return Storage(recorder, wanted, transfer.to_device(torch.zeros(wanted.sizes, dtype=wanted.dtype), recorder.device))
+def _zeros(like: XlaTensor, wanted: Layout) -> Storage:
+    recorder = like._storage.trace
+    made = Storage(recorder, wanted, transfer.to_device(torch.zeros(wanted.sizes, dtype=wanted.dtype), recorder.device))
+    made.sharding = like._storage.sharding if like._storage.layout.sizes == wanted.sizes else None
+    return made
 
 
 def zeros(like: XlaTensor) -> XlaTensor:
     """A new tensor of zeros that lies as another does, on the device already."""
     view = like._layout
     dense = view if view.dense and not view.offset else record._dense(view.sizes, view.dtype)
-    return fresh(_zeros(like._storage.trace, dense))
+    return fresh(_zeros(like, dense))
 
 
 def packed(numbers: Sequence[torch.Tensor], recorder: Recorder) -> list[torch.Tensor]:

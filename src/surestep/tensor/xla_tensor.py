@@ -7,7 +7,7 @@ is done to a tensor arrives in ``__torch_dispatch__``.
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -65,7 +65,43 @@ class TensorFlatten:
         return lambda: (["_figures"], None)
 
 
-class XlaTensor(torch.Tensor):
+class Sharded:
+    """What a tensor tells of how it lies over the devices, under SPMD (``torch_xla``'s ``XLAShardedTensor``)."""
+
+    @property
+    def global_tensor(self) -> Any:
+        """The tensor itself, whose shape is the whole one."""
+        return self
+
+    @property
+    def local_shards(self) -> list[Any]:
+        """What each of this process's devices holds, as copies on the CPU: a list of ``XLAShard``."""
+        from surestep.tensor.sharding import local_shards
+
+        return local_shards(cast("XlaTensor", self))
+
+    def load_local_shards_(self, shards: Any) -> None:
+        """Puts new values in the place of those of ``local_shards``. ``RuntimeError`` where they don't fit."""
+        from surestep.tensor.sharding import load_local_shards
+
+        load_local_shards(cast("XlaTensor", self), shards)
+
+    @property
+    def sharding_spec(self) -> str:
+        """As XLA writes it, ``'{devices=[2,1]0,1}'``; empty where nothing is known of it."""
+        from surestep.tensor.sharding import sharding_spec
+
+        return sharding_spec(cast("XlaTensor", self))
+
+    @property
+    def sharding_type(self) -> Any:
+        """The ``ShardingType``; None where nothing is known of it."""
+        from surestep.tensor.sharding import sharding_type
+
+        return sharding_type(cast("XlaTensor", self))
+
+
+class XlaTensor(Sharded, torch.Tensor):
     """A tensor on the xla device; made by ``fresh`` and ``alias``.
 
     What is overridden here are the methods that PyTorch answers in C++ from memory, which there is none of, without asking the dispatcher.

@@ -52,20 +52,9 @@ NAMES = {
         *("get_stablehlo", "get_stablehlo_bytecode"),
     },
     "torch_xla.distributed.parallel_loader": {"BatchTracker", "PerDeviceQueue"},
-    "torch_xla.distributed.spmd": {
-        *(
-            "HybridMesh",
-            "Mesh",
-            "ShardingSpec",
-            "ShardingType",
-            "XLAPatchedLinear",
-            "XLAShardedTensor",
-            "apply_backward_optimization_barrier",
-        ),
-        *("clear_sharding", "disable_manual_sharding", "enable_manual_sharding", "get_1d_mesh", "get_global_mesh", "mark_sharding"),
-        *("mark_sharding_with_gradients", "set_global_mesh", "shard_as", "wrap_if_sharded", "xla_patched_nn_linear_forward"),
-    },
-    "torch_xla.runtime": {"get_master_ip", "global_runtime_device_attributes", "use_spmd"},
+    "torch_xla.distributed.spmd": {"auto_policy", "disable_manual_sharding", "enable_manual_sharding", "shard_as"},
+    "torch_xla.distributed.spmd.xla_sharding": {"disable_manual_sharding", "enable_manual_sharding", "shard_as"},
+    "torch_xla.runtime": {"get_master_ip"},
 }
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from surestep._device import device_count as addressable_device_count
-from surestep._device import device_count as addressable_runtime_device_count
+from surestep.execute import spmd
 from surestep.execute.devices import device_kind, jax_devices
 from surestep.execute.world import world
 from surestep.observe.metrics import metrics
-from surestep.tensor.devices import index_of
+from surestep.tensor import devices
 from surestep.torch_xla import _later
 from surestep.torch_xla.core._machine import xla_device
 
@@ -23,6 +23,7 @@ __all__ = [
     "get_num_cached_compilation_graph",
     "global_device_count",
     "global_ordinal",
+    "global_runtime_device_attributes",
     "global_runtime_device_count",
     "host_index",
     "initialize_cache",
@@ -35,6 +36,7 @@ __all__ = [
     "process_index",
     "runtime_device_attributes",
     "set_device_type",
+    "use_spmd",
     "using_pjrt",
     "world_size",
     "xla_device",
@@ -58,18 +60,18 @@ def set_device_type(pjrt_device: str) -> None:
 
 
 def world_size() -> int:
-    """How many processes train together, one a device."""
-    return world().size
+    """How many processes train together, one a device; under SPMD one program has all devices, so 1."""
+    return 1 if spmd.enabled() else world().size
 
 
 def global_ordinal() -> int:
     """Which of them this is."""
-    return world().rank
+    return 0 if spmd.enabled() else world().rank
 
 
 def local_ordinal() -> int:
     """Which of this host's this is."""
-    return world().local_rank
+    return 0 if spmd.enabled() else world().local_rank
 
 
 def process_count() -> int:
@@ -93,23 +95,53 @@ def host_index() -> int:
 
 
 def global_device_count() -> int:
-    """How many devices all processes have."""
-    return world().size if world().size > 1 else local_device_count()
+    """How many xla devices all processes have."""
+    if spmd.enabled():
+        return 1
+    return world().size if world().size > 1 else addressable_device_count()
 
 
 def global_runtime_device_count() -> int:
-    """How many devices all processes have."""
-    return global_device_count()
+    """How many real devices all processes have."""
+    return len(spmd.all_devices()) if spmd.enabled() else global_device_count()
 
 
 def local_device_count() -> int:
-    """How many devices the processes of this host have."""
+    """How many xla devices the processes of this host have."""
+    if spmd.enabled():
+        return 1
     return world().local_size if world().size > 1 else addressable_device_count()
 
 
+def addressable_runtime_device_count() -> int:
+    """How many real devices this process has."""
+    return len(jax_devices()) if spmd.enabled() else addressable_device_count()
+
+
+def global_runtime_device_attributes() -> list[dict[str, Any]]:
+    """What JAX tells of each of the real devices of all processes."""
+    return [_attributes(device) for device in spmd.all_devices()]
+
+
+def use_spmd(auto: bool = False) -> None:
+    """From now on `xla:0` stands for all devices: tensors are copied to each, or split as ``mark_sharding`` says, and XLA splits the program.
+
+    What was on `xla:0` before goes along. Call it at the start of the program. ``XLA_USE_SPMD=1`` does the same.
+
+    Args:
+        auto: XLA would choose the shardings; JAX gives no way to that.
+
+    Raises:
+        NotImplementedError: With ``auto``.
+    """
+    if auto:
+        raise NotImplementedError("use_spmd(auto=True): JAX gives no way to XLA's automatic sharding. Say with mark_sharding how tensors lie")
+    devices.use_spmd()
+
+
 def is_spmd() -> bool:
-    """Whether tensors are sharded over several devices: not yet."""
-    return False
+    """Whether `xla:0` stands for all devices."""
+    return spmd.enabled()
 
 
 def using_pjrt() -> bool:
@@ -124,11 +156,16 @@ def is_bf16_supported() -> bool:
 
 def runtime_device_attributes(device: torch.device | str) -> dict[str, Any]:
     """What JAX tells of a device."""
-    found = jax_devices()[index_of(device)]
+    return _attributes(jax_devices()[devices.index_of(device)])
+
+
+def _attributes(found: Any) -> dict[str, Any]:
+    told = {name: getattr(found, name) for name in ("coords", "core_on_chip", "slice_index") if getattr(found, name, None) is not None}
     return {
-        "name": f"{device_kind()}:{found.local_hardware_id or 0}",
+        "name": f"{device_kind()}:{spmd.positions()[found]}",
         "device_kind": found.device_kind,
         "process_index": found.process_index,
+        **told,
     }
 
 

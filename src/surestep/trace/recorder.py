@@ -12,18 +12,19 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surestep.execute import dtypes
+from surestep.execute import dtypes, spmd
 from surestep.execute.interrupts import Held, start
 from surestep.execute.running import Running
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
 from surestep.trace.layout import Layout
 from surestep.trace.operands import LIFTED_INT, Mark, Ref, ref
-from surestep.trace.records import Collective, Empty, Leaf, Read, Record, Seed, Write
+from surestep.trace.records import Collective, Constrain, Empty, Leaf, Read, Record, Seed, Write
 from surestep.trace.storage import Storage
 from surestep.trace.trie import Edge, Place, Trie
 
@@ -36,7 +37,7 @@ HARD_LIMIT = 10_000  # values: cut anywhere
 SUPERSET_USES = 8  # so often a program with outputs too many is used before the exact one is compiled
 
 _serials = itertools.count(1)
-_EMPTY, _SEED, _READ, _WRITE = map(Mark, ("empty", "seed", "read", "write"))
+_EMPTY, _SEED, _READ, _WRITE, _CONSTRAIN = map(Mark, ("empty", "seed", "read", "write", "constrain"))
 _programs = itertools.count(1)
 
 
@@ -51,6 +52,7 @@ class Recorder:
         self.sealed: Callable[[Cause], None] | None = None  # raises where the user said that there shall be no boundary
         self.options: tuple[tuple[str, Any], ...] = ()  # XLA's, for the programs that are built now
         self.watch: Callable[[], None] | None = None  # is called before each operation that is recorded
+        self.spread = device == 0 and spmd.enabled()  # whether this device stands for all
         self.running = Running()
         self.ran: Program | None = None  # by the last cut
         self.compiling: dict[tuple[Place, Any], Future[Program]] = {}
@@ -109,6 +111,8 @@ class Recorder:
                 raise RuntimeError(storage.lost)
             self.define(storage, ref(self.simple((_EMPTY, storage.layout), Empty(storage.layout))))
             return storage.ref
+        if self.spread:
+            storage.array = spmd.placed(storage.array, storage.sharding)
         self.leaves.append(storage.array)
         self.leaf_layouts.append(storage.layout)
         self.owners.append(weakref.ref(storage))
@@ -164,6 +168,15 @@ class Recorder:
         if edge is None:
             edge = self._at_offset(key, (_WRITE, value, new), view, lambda offset: Write(value, new, storage.layout, view, offset))
         self.define(storage, ref(self.take(edge)))
+
+    def constrain(self, storage: Storage, sharding: Any) -> None:
+        """The storage's value lies over the devices as the sharding says, in this trace from here on."""
+        value = self.value(storage)
+        self.define(storage, self.constrained(value, sharding))
+
+    def constrained(self, value: Ref, sharding: Any) -> Ref:
+        """A value that lies over the devices as the sharding says."""
+        return ref(self.simple((_CONSTRAIN, value, sharding), Constrain(value, sharding)))
 
     def _at_offset(self, key: tuple, generic: tuple, view: Layout, record: Any) -> Edge:
         """An index that changes from step to step (``data[i]``) becomes an input of the program, as other numbers do."""
@@ -305,17 +318,18 @@ class Recorder:
     def _program(self, live: dict[int, Storage], line: frames.Line | None) -> Program:
         outputs = tuple(sorted(live))
         donatable = self._donatable()
-        key = (outputs, tuple(donatable), self.options)
+        shardings = self._shardings(live, outputs) if self.spread else None
+        key = (outputs, tuple(donatable), self.options, shardings)
         programs = self.place.programs
         found = programs.get(key)
         if found is None:
-            found = self._superset(outputs, donatable)
+            found = self._superset(outputs, donatable, shardings)
             if found is not None:
                 return found
             # What an interrupt left in the middle is still being compiled: it is waited for, not begun again.
             compiling = self.compiling.get((self.place, key))
             if compiling is None:
-                compiling = self.compiling[self.place, key] = self._compiled(live, outputs, donatable, line)
+                compiling = self.compiling[self.place, key] = self._compiled(live, outputs, donatable, line, shardings)
             try:
                 found = programs[key] = compiling.result()
             finally:
@@ -326,29 +340,47 @@ class Recorder:
             events.emit("evicted", line, programs=Trie.PROGRAMS)
         return found
 
+    def _shardings(self, live: dict[int, Storage], outputs: tuple[int, ...]) -> tuple[tuple, tuple]:
+        """How the leaves lie over the devices, and how the outputs are to: as somebody said, else as what they overwrite; None for what is new."""
+        lie = tuple(array.sharding for array in self.leaves)
+        before = {}
+        for owner, layout, sharding in zip(self.owners, self.leaf_layouts, lie, strict=True):
+            storage = owner()
+            if storage is not None and storage.layout.sizes == layout.sizes:
+                before[id(storage)] = sharding
+        return lie, tuple(live[index].sharding or before.get(id(live[index])) for index in outputs)
+
     def _compiled(
-        self, live: dict[int, Storage], outputs: tuple[int, ...], donatable: list[int], line: frames.Line | None
+        self,
+        live: dict[int, Storage],
+        outputs: tuple[int, ...],
+        donatable: list[int],
+        line: frames.Line | None,
+        shardings: tuple[tuple, tuple] | None,
     ) -> Future[Program]:
         from surestep.execute.program import Input, build  # JAX is imported when it is first needed
         from surestep.lower.interpret import interpreted
 
-        def figures(layout: Layout) -> Input:
-            return Input(tuple(layout.sizes), dtypes.to_jax(layout.dtype))
+        def figures(layout: Layout, sharding: Any) -> Input:
+            return Input(tuple(layout.sizes), dtypes.to_jax(layout.dtype), sharding)
 
         function = interpreted(self.place.records(), outputs)
-        leaves = [figures(layout) for layout in self.leaf_layouts]
+        lie, wanted = shardings or (repeat(None), repeat(None))
+        leaves = [figures(layout, sharding) for layout, sharding in zip(self.leaf_layouts, lie, strict=False)]
         numbers = len(self.floats), len(self.ints)
-        results = [(index, figures(live[index].layout)) for index in outputs]
+        results = [(index, figures(live[index].layout, sharding)) for index, sharding in zip(outputs, wanted, strict=False)]
         options, together = dict(self.options), bool(self.collectives)
         name = f"program_{next(_programs)}"
         return start(lambda: build(name, function, leaves, numbers, results, donatable, self.device, line, options, together))
 
-    def _superset(self, outputs: tuple[int, ...], donatable: list[int]) -> Program | None:
+    def _superset(self, outputs: tuple[int, ...], donatable: list[int], shardings: Any) -> Program | None:
         """A program of this trace that computes more than is asked for. What lives at a cut can hang on the garbage collector's timing
         (activations in a reference cycle), which must not compile anew each time.
         """
         wanted, free = set(outputs), set(donatable)
-        for (_, _, options), program in self.place.programs.items():
+        for (given, _, options, lie), program in self.place.programs.items():
+            if lie is not None and not _agree(lie, given, shardings, outputs):
+                continue
             if options == self.options and program.uses < SUPERSET_USES and wanted.issubset(program.outputs) and program.donated <= free:
                 program.uses += 1
                 return program
@@ -366,3 +398,10 @@ class Recorder:
             storage.serial = 0
             storage.lost = f"this tensor's value is lost: its memory was given to {program.name} ({line}), which failed: {error}"
         self.begin()
+
+
+def _agree(lie: tuple, given: tuple[int, ...], shardings: Any, outputs: tuple[int, ...]) -> bool:
+    """Whether a program for leaves and outputs that lie so gives what is wanted as it is wanted."""
+    leaves, results = shardings
+    how = dict(zip(given, lie[1], strict=True))
+    return lie[0] == leaves and all(how.get(index, sharding) == sharding for index, sharding in zip(outputs, results, strict=True))

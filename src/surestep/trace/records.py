@@ -76,7 +76,15 @@ class Collective(NamedTuple):
     results: int
 
 
-Record = Leaf | Empty | Seed | Call | Read | Write | Collective
+class Constrain(NamedTuple):
+    """A value, which from here on lies over the devices as the sharding says."""
+
+    value: Ref
+    sharding: Any
+    results: int = 1
+
+
+Record = Leaf | Empty | Seed | Call | Read | Write | Collective | Constrain
 
 
 def needs(record: Record) -> tuple[int, int, int]:

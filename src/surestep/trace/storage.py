@@ -22,7 +22,7 @@ NOWHERE = ref(0)
 class Storage:
     """Memory on a device, by its value. Tensors that alias have the same storage; how each lies over it is the tensor's own layout."""
 
-    __slots__ = ("__weakref__", "array", "exported", "hooks", "layout", "lost", "ref", "serial", "trace", "uniform")
+    __slots__ = ("__weakref__", "array", "exported", "hooks", "layout", "lost", "ref", "serial", "sharding", "trace", "uniform")
 
     def __init__(self, trace_of: Any, layout: Layout, array: Any = None, serial: int = 0, index: Ref = NOWHERE):
         self.trace = trace_of  # the device's Recorder
@@ -33,6 +33,7 @@ class Storage:
         self.exported = False  # somebody outside holds the array: never donate it
         self.hooks: Any = None  # gradient hooks of the parameter that was moved here, until they are put back
         self.lost: str | None = None  # what happened to the value
+        self.sharding: Any = None  # under SPMD: how somebody said that the value lies over the devices
         self.uniform: bool | None = None  # whether all elements are equal (an optimizer's counts of steps); None: not known
 
     @property

@@ -1,0 +1,127 @@
+"""torch_xla.distributed.spmd.xla_sharding: meshes and shardings by torch_xla's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from surestep.execute import spmd
+from surestep.execute.tiling import ShardingType
+from surestep.parallel.mesh import (
+    Mesh,
+    PartitionSpec,
+    ShardingSpec,
+    clear_sharding,
+    get_1d_mesh,
+    get_global_mesh,
+    mark_sharding,
+    mark_sharding_with_gradients,
+    set_global_mesh,
+)
+from surestep.torch_xla import _later
+from surestep.torch_xla.distributed.spmd.xla_sharded_tensor import XLAShard, XLAShardedTensor
+
+__all__ = [
+    "EinsumLinear",
+    "HybridMesh",
+    "Mesh",
+    "PartitionSpec",
+    "ShardingSpec",
+    "ShardingType",
+    "XLAPatchedLinear",
+    "XLAShard",
+    "XLAShardedTensor",
+    "annotate_custom_sharding",
+    "apply_backward_optimization_barrier",
+    "apply_xla_patch_to_nn_linear",
+    "clear_sharding",
+    "get_1d_mesh",
+    "get_global_mesh",
+    "mark_sharding",
+    "mark_sharding_with_gradients",
+    "set_global_mesh",
+    "unwrap_sharded_tensor",
+    "wrap_as_sharded_tensor",
+    "wrap_if_sharded",
+    "xla_patched_nn_linear_forward",
+]
+
+
+class HybridMesh(Mesh):
+    """A mesh over slices of devices: fast links within a slice (``ici``), slow ones between them (``dcn``).
+
+    The axes stand in the order of growing traffic. JAX chooses which device stands where.
+
+    Args:
+        ici_mesh_shape: The grid within a slice.
+        dcn_mesh_shape: The grid of slices, of as many axes; None: one slice.
+        axis_names: As in ``Mesh``.
+    """
+
+    def __init__(
+        self, *, ici_mesh_shape: tuple[int, ...], dcn_mesh_shape: tuple[int, ...] | None = None, axis_names: tuple[str, ...] | None = None
+    ):
+        from jax.experimental import mesh_utils
+
+        slices = dcn_mesh_shape or (1,) * len(ici_mesh_shape)
+        if len(slices) != len(ici_mesh_shape):
+            raise ValueError(f"HybridMesh: ici_mesh_shape {ici_mesh_shape} and dcn_mesh_shape {slices} have different numbers of axes")
+        devices = list(spmd.all_devices())
+        if np.prod(slices) > 1:
+            grid = mesh_utils.create_hybrid_device_mesh(ici_mesh_shape, slices, devices)
+        else:
+            grid = mesh_utils.create_device_mesh(ici_mesh_shape, devices)
+        self.ici_mesh_shape, self.dcn_mesh_shape = tuple(ici_mesh_shape), tuple(slices)
+        super().__init__([spmd.positions()[device] for device in grid.flat], grid.shape, axis_names)
+
+
+def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
+    """Says how a tensor lies over the devices from here on in this program; to be said again of one that was marked already."""
+    return mark_sharding(t, mesh, partition_spec)
+
+
+def wrap_as_sharded_tensor(t: torch.Tensor) -> torch.Tensor:
+    """The tensor itself: sharded tensors have no wrapper here."""
+    return t
+
+
+def unwrap_sharded_tensor(t: torch.Tensor) -> torch.Tensor:
+    """The tensor itself: sharded tensors have no wrapper here."""
+    return t
+
+
+def wrap_if_sharded(x: Any) -> Any:
+    """What it was given: sharded tensors have no wrapper here."""
+    return x
+
+
+class XLAPatchedLinear:
+    """``torch.nn.functional.linear``, which is one operation here that keeps the dimensions of its operands, and so their shardings."""
+
+    @staticmethod
+    def apply(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:  # noqa: A002 (torch_xla's name)
+        """``input @ weight.T + bias``"""
+        return torch.nn.functional.linear(input, weight, bias)
+
+
+def xla_patched_nn_linear_forward(m: torch.nn.Linear, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 (torch_xla's name)
+    """The module's forward."""
+    return XLAPatchedLinear.apply(input, m.weight, m.bias)
+
+
+class EinsumLinear(torch.nn.Linear):
+    """``torch.nn.Linear``, which needs no other form here."""
+
+
+def apply_xla_patch_to_nn_linear(module: torch.nn.Module) -> torch.nn.Module:
+    """The module itself: ``torch.nn.Linear`` keeps shardings here as it is."""
+    return module
+
+
+def apply_backward_optimization_barrier(m: torch.nn.Module) -> None:
+    """Keeps XLA from fusing the module's backward with others'. Values are the same without it, and it isn't part of the program here."""
+
+
+__getattr__ = _later.getter("torch_xla.distributed.spmd.xla_sharding")
