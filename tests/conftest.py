@@ -26,6 +26,7 @@ SLICED = (
     "tests/tensor/test_generators.py",
     "tests/tensor/test_linear.py",
     "tests/tensor/test_random.py",
+    "tests/test_spmd.py",
     "tests/training/test_optimizers.py",
 )
 PARTS = 4

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from surestep.execute import cache
-from surestep.execute.world import world
+from surestep.execute.world import replica, settle_spmd
 
 if TYPE_CHECKING:
     import jax
@@ -33,9 +33,10 @@ def jax_devices() -> tuple[jax.Device, ...]:
     import jax
 
     cache.enable()
+    settle_spmd()
     for prepare in before_start:
         prepare()
-    count = os.environ.get("CPU_NUM_DEVICES", "") if world().size == 1 else "1"
+    count = os.environ.get("CPU_NUM_DEVICES", "") if replica().size == 1 else "1"
     if count:
         if not count.isdigit() or int(count) < 1:
             raise RuntimeError(f"CPU_NUM_DEVICES={count!r}: expected a positive number of virtual CPU devices")

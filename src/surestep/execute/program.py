@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from surestep.execute import spmd
-from surestep.execute.world import AXIS, replicated, world
+from surestep.execute.world import AXIS, is_spmd, replica, replicated
 from surestep.observe import events
 from surestep.observe.frames import Line
 
@@ -122,7 +122,7 @@ def build(
     where = replicated() if together else spmd.target(device)
     sharding = where if isinstance(where, jax.sharding.Sharding) else jax.sharding.SingleDeviceSharding(where)
     floats, ints = numbers[0], numbers[1] + together
-    split: dict[str, Any] = {"out_shardings": [figures.sharding for _, figures in outputs]} if spmd.enabled() else {}
+    split: dict[str, Any] = {"out_shardings": [figures.sharding for _, figures in outputs]} if is_spmd() else {}
     with jax.enable_x64(True), _Shown(name, line):
         arguments = [
             jax.ShapeDtypeStruct(figures.shape, figures.dtype, sharding=figures.sharding or sharding)
@@ -142,9 +142,9 @@ def build(
     events.emit(
         "compile", line, program=name, lower_seconds=middle - start, compile_seconds=end - middle, outputs=len(outputs), leaves=len(leaves)
     )
-    kind = ReplicaProgram if together else Program if world().size == 1 else LocalProgram
+    kind = ReplicaProgram if together else Program if replica().size == 1 else LocalProgram
     program = kind(name, executable, outputs, frozenset(donated), device)
-    if spmd.enabled():
+    if is_spmd():
         program.lie = tuple(figures.sharding for figures in leaves)
     return program
 

@@ -1,38 +1,27 @@
 """SPMD: ``xla:0`` stands for all devices of all processes, and XLA's partitioner splits each program over them.
 
-Off until ``enable``. Every array that a program takes or gives then lies over all devices: split, as somebody said or XLA chose, or a copy on
-each. What comes from the host is on one device until a program takes it (``placed``), so that a large parameter which is sharded as soon as it
-is there never has a copy on every device.
+Off until ``world.settle_spmd``. Every array that a program takes or gives then lies over all devices: split, as somebody said
+or XLA chose, or a copy on each. What comes from the host is on one device until a program takes it (``placed``), so that a large parameter
+which is sharded as soon as it is there never has a copy on every device.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surestep.execute.devices import jax_devices
+from surestep.execute.world import is_spmd
 
 if TYPE_CHECKING:
     import jax
-    import torch
 
-_asked = os.environ.get("XLA_USE_SPMD", "0") == "1"
-_order: tuple[int, ...] | None = None  # of the devices' positions: JAX's programs have one, that of the first mesh
-
-
-def enabled() -> bool:
-    """Whether `xla:0` stands for all devices."""
-    return _asked
-
-
-def enable() -> None:
-    """From now on `xla:0` stands for all devices."""
-    global _asked
-    _asked = True
+# The devices' positions in the order of the first mesh, and its shape, each axis taken apart into primes. All shardings are said over that
+# one fine grid: JAX wants one order of the devices in a program, and names what XLA has chosen by one mesh.
+_grid: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
 @functools.cache
@@ -52,28 +41,53 @@ def positions() -> dict[jax.Device, int]:
 @functools.cache
 def whole() -> jax.sharding.NamedSharding:
     """A copy on each device."""
-    ids = _order or tuple(range(len(all_devices())))
-    return sharding(ids, (len(ids),), ("all",), ())
+    import jax
+
+    return jax.sharding.NamedSharding(_mesh(*(_grid or _plain())), jax.sharding.PartitionSpec())
 
 
-def sharding(
-    ids: Sequence[int], shape: tuple[int, ...], names: tuple[str, ...], spec: Sequence[str | tuple[str, ...] | None]
-) -> jax.sharding.NamedSharding:
-    """How an array lies over a mesh: for each of its dimensions the axes that split it, outermost first.
+def _plain() -> tuple[tuple[int, ...], tuple[int, ...]]:
+    count = len(all_devices())
+    return tuple(range(count)), _primes(count)
 
-    ``ValueError`` for a mesh whose devices stand in another order than those of the first one.
+
+def _primes(number: int) -> tuple[int, ...]:
+    for factor in range(2, number + 1):
+        if number % factor == 0:
+            return (factor, *_primes(number // factor))
+    return ()
+
+
+def _mesh(order: tuple[int, ...], sizes: tuple[int, ...]) -> jax.sharding.Mesh:
+    import jax
+
+    devices = np.array(all_devices(), object)[list(order)].reshape(sizes)
+    return jax.sharding.Mesh(devices, tuple(f"axis{number}" for number in range(len(sizes))))
+
+
+def sharding(ids: Sequence[int], shape: tuple[int, ...], split: Sequence[Sequence[int]]) -> jax.sharding.NamedSharding:
+    """How an array lies over a mesh: for each of its dimensions the numbers of the axes that split it, outermost first.
+
+    ``ValueError`` for a mesh that doesn't go together with the first one.
     """
     import jax
 
-    global _order
-    order = tuple(int(position) for position in ids)
-    if _order is None and order != tuple(range(len(order))):
-        whole.cache_clear()
-    _order = _order or order
-    if order != _order:
-        raise ValueError(f"a mesh over the devices {list(order)}: the first one has them in the order {list(_order)}, and so must all others")
-    devices = np.array(all_devices(), object)[list(order)].reshape(shape)
-    return jax.sharding.NamedSharding(jax.sharding.Mesh(devices, names), jax.sharding.PartitionSpec(*spec))
+    global _grid
+    order, factors = tuple(int(position) for position in ids), [_primes(size) for size in shape]
+    sizes = tuple(factor for axis in factors for factor in axis)
+    if _grid is None:
+        if (order, sizes) != _plain():
+            whole.cache_clear()
+        _grid = order, sizes
+    if order != _grid[0]:
+        raise ValueError(
+            f"a mesh over the devices {list(order)}: the first one has them in the order {list(_grid[0])}, and so must all others"
+        )
+    if sizes != _grid[1]:
+        raise ValueError(f"a mesh of shape {shape} crosses the first one, whose axes are products of {list(_grid[1])} in this order")
+    starts = [sum(map(len, factors[:axis])) for axis in range(len(shape))]
+    fine = [[f"axis{starts[axis] + number}" for axis in axes for number in range(len(factors[axis]))] for axes in split]
+    return jax.sharding.NamedSharding(_mesh(order, sizes), jax.sharding.PartitionSpec(*(tuple(axes) if axes else None for axes in fine)))
 
 
 def placed(array: jax.Array, wanted: jax.sharding.Sharding | None) -> jax.Array:
@@ -97,15 +111,4 @@ def spread(array: Any, wanted: jax.sharding.Sharding) -> jax.Array:
 
 def target(index: int) -> Any:
     """Where what a program takes besides tensors is put."""
-    return whole() if enabled() else jax_devices()[index]
-
-
-def assembled(shape: tuple[int, ...], wanted: jax.sharding.Sharding, parts: dict[jax.Device, torch.Tensor]) -> jax.Array:
-    """The array of which each of this process's devices is given its part."""
-    import jax
-
-    from surestep.execute.transfer import host_array
-
-    with jax.enable_x64(True):
-        there = [jax.device_put(np.array(host_array(part), copy=True, order="C"), device) for device, part in parts.items()]
-        return jax.make_array_from_single_device_arrays(shape, wanted, there)
+    return whole() if is_spmd() else jax_devices()[index]

@@ -57,3 +57,23 @@ def between(array: jax.Array, index: int) -> jax.Array:
 
     with jax.enable_x64(True):
         return jax.device_put(array, jax_devices()[index], may_alias=False)
+
+
+def to_devices(tensor: torch.Tensor, wanted: jax.sharding.Sharding, own_part: bool = False) -> jax.Array:
+    """A private copy of a CPU tensor that lies over the devices as is wanted. Each process gives all of it, or its own part."""
+    import jax
+
+    values = np.array(host_array(tensor), copy=True, order="C")
+    with jax.enable_x64(True):
+        if own_part:
+            return jax.make_array_from_process_local_data(wanted, values)
+        return jax.make_array_from_callback(values.shape, wanted, lambda index: values[index])
+
+
+def assembled(shape: tuple[int, ...], wanted: jax.sharding.Sharding, parts: dict[jax.Device, torch.Tensor]) -> jax.Array:
+    """The array of which each of this process's devices is given its part."""
+    import jax
+
+    with jax.enable_x64(True):
+        there = [jax.device_put(np.array(host_array(part), copy=True, order="C"), device) for device, part in parts.items()]
+        return jax.make_array_from_single_device_arrays(shape, wanted, there)

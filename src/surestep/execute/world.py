@@ -38,6 +38,25 @@ def world() -> World:
     return World(rank, int(size), int(environ.get("LOCAL_RANK", rank)), int(environ.get("LOCAL_WORLD_SIZE", size)))
 
 
+_spmd: bool | None = None  # None: not settled, the environment counts
+
+
+def is_spmd() -> bool:
+    """Whether one program has all devices of all processes, rather than each process a program for its own."""
+    return os.environ.get("XLA_USE_SPMD") == "1" if _spmd is None else _spmd
+
+
+def settle_spmd(on: bool | None = None) -> None:
+    """Whether one program has all devices from now on; None, as JAX starts: as the environment says."""
+    global _spmd
+    _spmd = is_spmd() if on is None else on
+
+
+def replica() -> World:
+    """This process among those that each hold a replica of what is trained: alone under SPMD, where there is one, spread over all."""
+    return ALONE if is_spmd() else world()
+
+
 @functools.cache
 def replicated() -> jax.sharding.NamedSharding:
     """The label of every array in a program with collectives: replicated over all processes' devices, though each has its own values."""

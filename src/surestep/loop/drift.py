@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from surestep import settings
-from surestep.execute.world import world
+from surestep.execute.world import replica
 from surestep.loop.boundaries import add_step_closure, in_step
 from surestep.observe.events import Cause
 from surestep.parallel.collectives import Members, all_gather
@@ -87,7 +87,7 @@ def _message(name: str, rank: int, steps: int) -> str:
 
 
 def _watch() -> None:
-    if world().size > 1:
+    if replica().size > 1:
         register_optimizer_step_post_hook(_after_step)
 
 

@@ -5,21 +5,43 @@ it from.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from surestep.loop.boundaries import boundary, in_step
-from surestep.loop.nested import is_tensor, replaced
+from surestep.loop.nested import is_tensor, replaced, replaced_items
 from surestep.loop.prefetch import Buffer, fill
 from surestep.observe.events import Cause
+from surestep.parallel.mesh import ShardingSpec
+
+InputSharding = ShardingSpec | Mapping[str, ShardingSpec | None] | None
 
 
-def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch, any nesting of Python objects, with its CPU tensors on the device."""
-    return replaced(batch, lambda value: value if is_tensor(value) and value.device.type != "cpu" else value.to(device), _can_move)
+def to_device(batch: Any, device: torch.device, input_sharding: InputSharding = None) -> Any:
+    """The batch, any nesting of Python objects, with its CPU tensors on the device, split as ``ParallelLoader`` says."""
+    if isinstance(input_sharding, Mapping):
+        return _by_key(batch, device, input_sharding)
+
+    def moved(value: Any) -> Any:
+        if not is_tensor(value):
+            return value.to(device)
+        if value.device.type != "cpu":
+            return value
+        return value.to(device) if input_sharding is None else input_sharding.to_device(value)
+
+    return replaced(batch, moved, is_tensor if input_sharding is not None else _can_move)
+
+
+def _by_key(batch: Any, device: torch.device, input_sharding: Mapping[str, ShardingSpec | None]) -> Any:
+    if not isinstance(batch, Mapping):
+        raise ValueError(f"input_sharding has a spec for each key, and the batch is no dictionary but a {type(batch).__name__}")
+    missing = [key for key in batch if key not in input_sharding]
+    if missing:
+        raise ValueError(f"input_sharding has no spec for the batch's keys {missing}: give one, or None where each device gets a copy")
+    return replaced_items(batch, lambda key, value: to_device(value, device, input_sharding[key]))
 
 
 def _can_move(value: Any) -> bool:
@@ -43,7 +65,8 @@ class ParallelLoader:
             here.
         device_prefetch_size: How many batches may wait on each device.
         host_to_device_transfer_threads: Accepted as torch_xla has it: one thread fetches and moves.
-        input_sharding: Needs SPMD, which isn't there yet.
+        input_sharding: Under SPMD, how tensors are split over the devices: one ``ShardingSpec``, for tensors with as many dimensions as it
+            (each device gets a copy of the others); or, for batches that are dictionaries, one a key, or None.
     """
 
     def __init__(
@@ -55,12 +78,8 @@ class ParallelLoader:
         loader_prefetch_size: int = 16,
         device_prefetch_size: int = 8,
         host_to_device_transfer_threads: int = 1,
-        input_sharding: Any = None,
+        input_sharding: InputSharding = None,
     ):
-        if input_sharding is not None:
-            raise NotImplementedError(
-                "ParallelLoader: input_sharding needs SPMD, which surestep doesn't have yet. Leave it out for one device."
-            )
         self._cpu_loader = cpu_loader
         self._devices = [torch.device(device) for device in devices]
         self._batches_per_execution = batches_per_execution
@@ -69,7 +88,7 @@ class ParallelLoader:
         self._buffers = dict(zip(self._devices, buffers, strict=True))
         # The thread holds the buffers, not this object: when the loop is left early and this object goes, the thread ends.
         self._end = weakref.finalize(self, _close, buffers)
-        fill(_begun(cpu_loader), buffers, [partial(to_device, device=device) for device in self._devices])
+        fill(_begun(cpu_loader), buffers, [partial(to_device, device=device, input_sharding=input_sharding) for device in self._devices])
 
     def per_device_loader(self, device: torch.device | str) -> PerDeviceLoader:
         """The batches of one device."""

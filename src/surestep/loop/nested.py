@@ -49,7 +49,15 @@ def _rebuilt(value: Any, replace: Callable[[Any], Any], memo: dict[int, tuple[An
 
 
 def _mapping(value: Any, replace: Callable[[Any], Any]) -> Any:
-    items = {replace(key): replace(item) for key, item in value.items()}
+    return _with_items(value, {replace(key): replace(item) for key, item in value.items()})
+
+
+def replaced_items(value: Mapping[Any, Any], convert: Callable[[Any, Any], Any]) -> Any:
+    """The same kind of mapping with what ``convert(key, item)`` gives in the place of each item."""
+    return _with_items(value, {key: convert(key, item) for key, item in value.items()})
+
+
+def _with_items(value: Any, items: dict[Any, Any]) -> Any:
     if type(value) is dict:
         return items
     if all(items[key] is item for key, item in value.items() if key in items):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from surestep.execute.world import world
+from surestep.execute.world import replica
 from surestep.loop.boundaries import sync
 from surestep.loop.checkpoint import to_cpu
 from surestep.parallel import meeting
@@ -27,7 +27,7 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] | None = 
     """Waits for all replicas, or those that are listed; returns their payloads. Makes a boundary."""
     if not isinstance(payload, bytes):
         raise TypeError(f"rendezvous: payload must be bytes, not {type(payload).__name__}")
-    size = world().size
+    size = replica().size
     ordinals = tuple(sorted(replicas)) if replicas else tuple(range(size))
     if ordinals[0] < 0 or ordinals[-1] >= size:
         raise ValueError(f"rendezvous: replicas {list(ordinals)} aren't all there: there are {size}, from 0 on")
@@ -37,6 +37,6 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] | None = 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
     """``reduce_fn`` of the list of all replicas' data, moved to the CPU."""
-    if world().size == 1:
+    if replica().size == 1:
         return reduce_fn([to_cpu(data)])
     return reduce_fn([pickle.loads(other) for other in rendezvous(tag, pickle.dumps(to_cpu(data)))])

@@ -271,6 +271,11 @@ def check(notes: list[Any]) -> None:
     _own[0].check(notes)
 
 
+def announce(what: str, line: Any) -> None:
+    """As ``check``, of one thing that all processes do."""
+    _own[0].check([Note(_own[0].everybody, what, str(line))])
+
+
 def end(failure: str | None) -> None:
     """This process's part is over."""
     _own[0].end(failure)

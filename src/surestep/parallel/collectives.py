@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from surestep.execute.interrupts import Held
-from surestep.execute.world import world
+from surestep.execute.world import replica
 from surestep.observe import frames
 from surestep.parallel import agreement
 from surestep.parallel.agreement import Note
@@ -36,7 +36,7 @@ class Members:
     __slots__ = ("group", "groups", "met", "position", "size")
 
     def __init__(self, groups: Groups = None, only: Sequence[int] | None = None):
-        place = world()
+        place = replica()
         everybody = tuple(range(place.size))
         if only is not None and tuple(only) != everybody:
             self.met = tuple(sorted(only))
@@ -153,7 +153,7 @@ def _said(name: str, tensors: Sequence[Any], options: tuple[Any, ...], members: 
         everything = zlib.crc32(",".join(shown).encode())
         shown = [*shown[:3], f"... ({len(shown)} tensors, checksum of shapes and dtypes {everything:08x})"]
     *rest, groups = options
-    where = f" in groups {[list(group) for group in groups]}" if groups is not None and len(members.met) == world().size else ""
+    where = f" in groups {[list(group) for group in groups]}" if groups is not None and len(members.met) == replica().size else ""
     return f"{' '.join(map(str, (name, *rest)))} of {', '.join(shown)}{where}"
 
 
@@ -219,7 +219,7 @@ def all_to_all(tensor: torch.Tensor, split: int, concat: int, members: Members) 
 
 def collective_permute(tensor: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
     """The value of the process that sends to this one; zeros where none does."""
-    size = world().size
+    size = replica().size
     found = tuple((int(source), int(target)) for source, target in pairs)
     for source, target in found:
         if not (0 <= source < size and 0 <= target < size):

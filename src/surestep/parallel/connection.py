@@ -13,8 +13,9 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from surestep.execute.world import world
+from surestep.execute.world import is_spmd, world
 from surestep.observe import events
+from surestep.trace.recorder import Recorder
 
 _PATIENCE = timedelta(minutes=10)  # for all processes to come as far as their first use of the device
 
@@ -41,7 +42,7 @@ def connect() -> None:
         store().get("coordinator").decode(),
         place.size,
         place.rank,
-        local_device_ids=[place.local_rank],
+        local_device_ids=None if is_spmd() else [place.local_rank],
         initialization_timeout=int(_PATIENCE.total_seconds()),
     )
     _connected.append(True)
@@ -49,6 +50,7 @@ def connect() -> None:
     from surestep.parallel import agreement
 
     agreement.begin(store(), place)
+    Recorder.announce = agreement.announce
     atexit.register(_at_exit)
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from surestep.execute import spmd
+from surestep.execute.devices import jax_devices
+from surestep.execute.world import is_spmd, world
 from surestep.tensor import sharding
 from surestep.tensor.xla_tensor import XlaTensor
 
@@ -74,7 +76,12 @@ class Mesh:
                 raise ValueError(f"a partition spec has the part {part!r}: within a tuple there can be axes only, not tuples or None")
             return tuple(axis for name in part for axis in self.axes(name))
         number = self.get_axis_name_idx(part) if isinstance(part, str) else part
-        if number is None or isinstance(number, bool) or not isinstance(number, (int, np.integer)) or not 0 <= number < len(self.mesh_shape):
+        if (
+            number is None
+            or isinstance(number, bool)
+            or not isinstance(number, (int, np.integer))
+            or not 0 <= number < len(self.mesh_shape)
+        ):
             raise ValueError(f"a partition spec names the axis {part!r}, and the mesh has {list(self.shape())}")
         return (int(number),)
 
@@ -82,8 +89,8 @@ class Mesh:
         """The JAX sharding of a tensor of this shape. ``ValueError`` where the spec doesn't fit the mesh or the shape."""
         if len(partition_spec) != len(shape):
             raise ValueError(
-                f"the partition spec {tuple(partition_spec)} is for {len(partition_spec)} dimensions, and the tensor of shape {list(shape)} has "
-                f"{len(shape)}. Give one entry a dimension, None where it isn't split"
+                f"the partition spec {tuple(partition_spec)} is for {len(partition_spec)} dimensions, and the tensor of shape "
+                f"{list(shape)} has {len(shape)}. Give one entry a dimension, None where it isn't split"
             )
         split = [self.axes(part) for part in partition_spec]
         used = [axis for axes in split for axis in axes]
@@ -93,18 +100,16 @@ class Mesh:
             parts = math.prod(self.mesh_shape[axis] for axis in axes)
             if size % parts:
                 raise ValueError(
-                    f"dimension {dimension} of a tensor of shape {list(shape)} can't be split in {parts} equal parts, as the partition spec "
-                    f"{tuple(partition_spec)} says over a mesh of {dict(self.shape())}. Pad it to {-(-size // parts) * parts}, or put None there"
+                    f"dimension {dimension} of a tensor of shape {list(shape)} can't be split in {parts} equal parts, as the partition "
+                    f"spec {tuple(partition_spec)} says over a mesh of {dict(self.shape())}. Pad it to {-(-size // parts) * parts}, or put "
+                    f"None there"
                 )
         self.check_devices()
-        names = tuple(f"axis{number}" for number in range(len(self.mesh_shape))) if self.axis_names is None else self.axis_names
-        return spmd.sharding(
-            self.device_ids, self.mesh_shape, names, [tuple(names[axis] for axis in axes) if axes else None for axes in split]
-        )
+        return spmd.sharding(self.device_ids.tolist(), self.mesh_shape, split)
 
     def check_devices(self) -> None:
         """``ValueError`` where the mesh isn't over all devices, ``RuntimeError`` without SPMD."""
-        if not spmd.enabled():
+        if not is_spmd():
             raise RuntimeError("sharding needs SPMD: call torch_xla.runtime.use_spmd() at the start of the program")
         there = len(spmd.all_devices())
         if self.size() != there:
@@ -153,22 +158,21 @@ def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpe
         RuntimeError: SPMD is off.
         TypeError: The tensor isn't on the xla device.
     """
-    _check_device(tensor, "mark_sharding")
-    sharding.mark(tensor, mesh.sharding(partition_spec, tensor.shape))
+    sharding.mark(_on_device(tensor, "mark_sharding"), mesh.sharding(partition_spec, tensor.shape))
     return tensor
 
 
 def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
     """Takes back what ``mark_sharding`` said. Returns the tensor itself."""
-    _check_device(tensor, "clear_sharding")
-    sharding.clear(tensor)
+    sharding.clear(_on_device(tensor, "clear_sharding"))
     return tensor
 
 
-def _check_device(tensor: Any, name: str) -> None:
+def _on_device(tensor: Any, name: str) -> XlaTensor:
     if not isinstance(tensor, XlaTensor):
         where = f"a tensor on {tensor.device}" if isinstance(tensor, torch.Tensor) else repr(type(tensor).__name__)
         raise TypeError(f"{name}: expected a tensor on the xla device, got {where}. Move it first: tensor.to('xla')")
+    return tensor
 
 
 class _MarkWithGradients(torch.autograd.Function):
@@ -215,3 +219,30 @@ class ShardingSpec:
     def apply(self, tensor: torch.Tensor) -> None:
         """Marks a tensor on the device."""
         mark_sharding(tensor, self.mesh, self.partition_spec)
+
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A CPU tensor on the devices, split so; copied to each where it has another number of dimensions.
+
+        Raises:
+            ValueError: It can't be divided so.
+            RuntimeError: With ``minibatch``, this process's part can't be divided among its devices.
+        """
+        split = self.can_apply(tensor)
+        own = self.minibatch and split
+        shape = list(tensor.shape)
+        if own:
+            here = len(jax_devices())
+            if shape[0] % here:
+                raise RuntimeError(
+                    f"When minibatch is configured, the per-host batch size must be divisible by local runtime device count. Per host "
+                    f"input data shape {shape}, {here} devices: set drop_last=True on the DataLoader, or another batch_size"
+                )
+            shape[0] *= world().size
+        spec = self.partition_spec if split else (None,) * tensor.ndim
+        try:
+            found = self.mesh.sharding(spec, shape)
+        except ValueError as error:
+            if shape and shape[0] % self.mesh.size():
+                raise ValueError(f"{error}. A last, smaller batch: set drop_last=True on the DataLoader") from None
+            raise
+        return sharding.upload(tensor, found, own)

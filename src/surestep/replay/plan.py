@@ -186,6 +186,7 @@ class Plan(Binding):
         tensors = arguments.tensors
         start = time.perf_counter()
         self.recorder.running.check()
+        self.recorder.meet(f"a replayed step of {len(inputs[0])} inputs", None)
         with Held():
             try:
                 arrays = program(*inputs)

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from surestep.execute import spmd
 from surestep.execute.devices import jax_devices
+from surestep.execute.world import is_spmd, settle_spmd
 from surestep.observe.events import Cause
 from surestep.trace.recorder import LOCK, Recorder
 
@@ -30,7 +30,7 @@ def recorders() -> list[Recorder]:
 
 def device_count() -> int:
     """How many xla devices this process has: under SPMD one, which stands for all. Starts JAX."""
-    return 1 if spmd.enabled() else len(jax_devices())
+    return 1 if is_spmd() else len(jax_devices())
 
 
 def started() -> list[Recorder]:
@@ -49,7 +49,7 @@ def recorder(device: torch.device | None) -> Recorder:
 
 def use_spmd() -> None:
     """From now on `xla:0` stands for all devices. What was on it before goes along; there are no others any more."""
-    spmd.enable()
+    settle_spmd(True)
     with LOCK:
         if _recorders and not _recorders[0].spread:
             _recorders[0].cut(Cause.SYNC)
@@ -75,7 +75,7 @@ def index_of(device: Any) -> int:
 
 
 def _no_such_device(index: int, count: int) -> RuntimeError:
-    if spmd.enabled():
+    if is_spmd():
         return RuntimeError(f"invalid device ordinal: xla:{index}. Under SPMD there is one xla device, xla:0, which stands for all devices")
     return RuntimeError(
         f"invalid device ordinal: xla:{index}. This process has {count} xla device(s); CPU_NUM_DEVICES=N gives N virtual ones on the CPU"

@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from surestep import _compat, settings
-from surestep.execute import transfer
+from surestep.execute import spmd, transfer
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
 from surestep.tensor import mixed
@@ -60,10 +60,13 @@ def to_cpu(tensor: XlaTensor, cause: Cause = Cause.VALUE) -> torch.Tensor:
     storage, view = tensor._storage, tensor._layout
     if storage.trace.sealed is not None:
         storage.trace.sealed(cause)
+    line = frames.user_line()
     with LOCK:
         concrete(storage, cause)
         array = storage.array
-    line = frames.user_line()
+        if not (array.is_fully_addressable or array.is_fully_replicated):  # its parts are those of several processes
+            storage.trace.meet(f"a read of a tensor of shape {list(view.sizes)}", line)
+            array = spmd.spread(array, spmd.whole())
     start = time.perf_counter()
     whole = _waited(array, storage)
     events.emit("transfer_out", line, cause=cause, nbytes=view.numel * view.dtype.itemsize, seconds=time.perf_counter() - start)

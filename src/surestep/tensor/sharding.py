@@ -14,10 +14,12 @@ from surestep.execute import spmd, transfer
 from surestep.execute.tiling import ShardingType, Tiling, tiling
 from surestep.observe import frames
 from surestep.observe.events import Cause
-from surestep.tensor import host, record
+from surestep.tensor import host, record, unrepresented
 from surestep.tensor.copies import replace
-from surestep.tensor.xla_tensor import XlaTensor
+from surestep.tensor.devices import recorder
+from surestep.tensor.xla_tensor import XlaTensor, fresh
 from surestep.trace.recorder import LOCK
+from surestep.trace.storage import Storage
 
 
 @dataclasses.dataclass
@@ -50,17 +52,17 @@ def mark(tensor: XlaTensor, sharding: Any) -> None:
     """From here on the tensor's value lies over the devices as the JAX sharding says; a whole storage's does so from now on."""
     storage, view = tensor._storage, tensor._layout
     with LOCK:
-        recorder = storage.trace
+        trace = storage.trace
         if view is not storage.layout:
             _mark_view(tensor, sharding)
         elif storage.array is None and storage.lost is None:
-            recorder.constrain(storage, sharding)
-        elif storage.serial == recorder.serial and storage.array.sharding != sharding:
+            trace.constrain(storage, sharding)
+        elif storage.serial == trace.serial and storage.array.sharding != sharding:
             _say_used(tensor)
-            recorder.constrain(storage, sharding)
+            trace.constrain(storage, sharding)
         elif storage.array is not None:
             if storage.exported:
-                recorder.protect(storage.array)
+                trace.protect(storage.array)
             storage.array, storage.exported = spmd.placed(storage.array, sharding), False
         if view is storage.layout:
             storage.sharding = sharding
@@ -69,11 +71,24 @@ def mark(tensor: XlaTensor, sharding: Any) -> None:
 def _mark_view(tensor: XlaTensor, sharding: Any) -> None:
     """Of a view that holds every element, the storage's value is changed; of a part, only what is read through this tensor."""
     storage, view = tensor._storage, tensor._layout
-    recorder = storage.trace
-    value = recorder.constrained(record.value_of(recorder, tensor), sharding)
+    trace = storage.trace
+    value = trace.constrained(record.value_of(trace, tensor), sharding)
     if view.dense and view.numel == storage.layout.numel and view.dtype is storage.layout.dtype:
-        recorder.write(storage, view, value)
-    tensor._read = (recorder.serial, recorder.value(storage), value)
+        trace.write(storage, view, value)
+    tensor._read = (trace.serial, trace.value(storage), value)
+
+
+def upload(tensor: torch.Tensor, sharding: Any, own_part: bool = False) -> XlaTensor:
+    """A CPU tensor as a new xla tensor that lies so over the devices; no device has ever more than its part.
+
+    With ``own_part``, each process gives its own part of the whole.
+    """
+    unrepresented.check(tensor)
+    array = transfer.to_devices(tensor, sharding, own_part)
+    wanted = record._dense(torch.Size(array.shape), tensor.dtype)
+    made = fresh(Storage(recorder(None), wanted, array))
+    made._storage.sharding = sharding
+    return made
 
 
 _said: set[Any] = set()
@@ -84,8 +99,8 @@ def _say_used(tensor: XlaTensor) -> None:
     if line not in _said:
         _said.add(line)
         warnings.warn(
-            f"surestep: a tensor of shape {list(tensor.shape)} is sharded at {line} after it was used in the same program, which so holds it "
-            f"twice. Mark it before its first use, or make a boundary (torch_xla.sync()) between them",
+            f"surestep: a tensor of shape {list(tensor.shape)} is sharded at {line} after it was used in the same program, which so holds "
+            f"it twice. Mark it before its first use, or make a boundary (torch_xla.sync()) between them",
             stacklevel=4,
         )
 
@@ -144,7 +159,9 @@ def local_shards(tensor: XlaTensor) -> list[XLAShard]:
     shards = []
     for shard in sorted(array.addressable_shards, key=lambda shard: spmd.positions()[shard.device]):
         position = spmd.positions()[shard.device]
-        indices = [slice(part.start or 0, size if part.stop is None else part.stop, 1) for part, size in zip(shard.index, shape, strict=True)]
+        indices = [
+            slice(part.start or 0, size if part.stop is None else part.stop, 1) for part, size in zip(shard.index, shape, strict=True)
+        ]
         shards.append(
             XLAShard(transfer.to_host(shard.data), ... if replicated else indices, _name(shard.device, position), found.replica(position))
         )
@@ -172,4 +189,4 @@ def load_local_shards(tensor: XlaTensor, shards: Sequence[XLAShard]) -> None:
             raise RuntimeError(
                 f"load_local_shards_: the shard for {name} is {data.dtype}{list(data.shape)}, expected {tensor.dtype}{list(shape)}"
             )
-    replace(tensor._storage, spmd.assembled(tuple(array.shape), array.sharding, {here[name]: data for name, data in given.items()}))
+    replace(tensor._storage, transfer.assembled(tuple(array.shape), array.sharding, {here[name]: data for name, data in given.items()}))

@@ -10,7 +10,6 @@ _INSTEAD = {
     "XLA_DOWNCAST_FP16": "tensors keep their own dtype. Use torch.autocast('xla', dtype=torch.float16), or model.to(torch.float16)",
     "XLA_USE_BF16": "tensors keep their own dtype. Use torch.autocast('xla', dtype=torch.bfloat16), or model.to(torch.bfloat16)",
     "XLA_USE_FP16": "tensors keep their own dtype. Use torch.autocast('xla', dtype=torch.float16), or model.to(torch.float16)",
-    "XLA_USE_SPMD": "SPMD isn't in surestep yet. Everything is on one device",
 }
 
 

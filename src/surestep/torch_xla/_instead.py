@@ -56,7 +56,6 @@ INSTEAD = {
     "torch_xla.experimental.plugins": "PJRT_DEVICE chooses among the platforms whose JAX plugins are installed",
     "torch_xla.experimental.quantized": _BITS,
     "torch_xla.experimental.scan": _LOOP,
-    "torch_xla.experimental.spmd_fully_sharded_data_parallel": _WHOLE,
     "torch_xla.experimental.tpu": "`torch_xla.runtime` says what there is on any platform",
     "torch_xla.experimental.while_loop": _LOOP,
     "torch_xla.experimental.xla_quantized_matmul": _BITS,

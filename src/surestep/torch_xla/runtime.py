@@ -10,7 +10,7 @@ import torch
 from surestep._device import device_count as addressable_device_count
 from surestep.execute import spmd
 from surestep.execute.devices import device_kind, jax_devices
-from surestep.execute.world import world
+from surestep.execute.world import is_spmd, replica, world
 from surestep.observe.metrics import metrics
 from surestep.tensor import devices
 from surestep.torch_xla import _later
@@ -61,17 +61,17 @@ def set_device_type(pjrt_device: str) -> None:
 
 def world_size() -> int:
     """How many processes train together, one a device; under SPMD one program has all devices, so 1."""
-    return 1 if spmd.enabled() else world().size
+    return replica().size
 
 
 def global_ordinal() -> int:
     """Which of them this is."""
-    return 0 if spmd.enabled() else world().rank
+    return replica().rank
 
 
 def local_ordinal() -> int:
     """Which of this host's this is."""
-    return 0 if spmd.enabled() else world().local_rank
+    return replica().local_rank
 
 
 def process_count() -> int:
@@ -96,26 +96,22 @@ def host_index() -> int:
 
 def global_device_count() -> int:
     """How many xla devices all processes have."""
-    if spmd.enabled():
-        return 1
-    return world().size if world().size > 1 else addressable_device_count()
+    return replica().size if replica().size > 1 else addressable_device_count()
 
 
 def global_runtime_device_count() -> int:
     """How many real devices all processes have."""
-    return len(spmd.all_devices()) if spmd.enabled() else global_device_count()
+    return len(spmd.all_devices()) if is_spmd() else global_device_count()
 
 
 def local_device_count() -> int:
     """How many xla devices the processes of this host have."""
-    if spmd.enabled():
-        return 1
-    return world().local_size if world().size > 1 else addressable_device_count()
+    return replica().local_size if replica().size > 1 else addressable_device_count()
 
 
 def addressable_runtime_device_count() -> int:
     """How many real devices this process has."""
-    return len(jax_devices()) if spmd.enabled() else addressable_device_count()
+    return len(jax_devices()) if is_spmd() else addressable_device_count()
 
 
 def global_runtime_device_attributes() -> list[dict[str, Any]]:
@@ -124,7 +120,7 @@ def global_runtime_device_attributes() -> list[dict[str, Any]]:
 
 
 def use_spmd(auto: bool = False) -> None:
-    """From now on `xla:0` stands for all devices: tensors are copied to each, or split as ``mark_sharding`` says, and XLA splits the program.
+    """From now on `xla:0` stands for all devices: tensors are copied to each, or split as ``mark_sharding`` says; XLA splits the program.
 
     What was on `xla:0` before goes along. Call it at the start of the program. ``XLA_USE_SPMD=1`` does the same.
 
@@ -135,13 +131,10 @@ def use_spmd(auto: bool = False) -> None:
         NotImplementedError: With ``auto``.
     """
     if auto:
-        raise NotImplementedError("use_spmd(auto=True): JAX gives no way to XLA's automatic sharding. Say with mark_sharding how tensors lie")
+        raise NotImplementedError(
+            "use_spmd(auto=True): JAX gives no way to XLA's automatic sharding. Say how tensors lie, with mark_sharding"
+        )
     devices.use_spmd()
-
-
-def is_spmd() -> bool:
-    """Whether `xla:0` stands for all devices."""
-    return spmd.enabled()
 
 
 def using_pjrt() -> bool:

@@ -13,13 +13,14 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from surestep.execute import dtypes, spmd
 from surestep.execute.interrupts import Held, start
 from surestep.execute.running import Running
+from surestep.execute.world import is_spmd
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
 from surestep.trace.layout import Layout
@@ -44,6 +45,9 @@ _programs = itertools.count(1)
 class Recorder:
     """The trace of a device since the last cut: its place in the trie, its inputs so far, and the storages whose values it computes."""
 
+    # With many processes under SPMD: before all of them are to do one thing, whether all do.
+    announce: ClassVar[Callable[[str, Any], None] | None] = None
+
     def __init__(self, device: int):
         self.device = device
         self.trie = Trie()
@@ -52,7 +56,7 @@ class Recorder:
         self.sealed: Callable[[Cause], None] | None = None  # raises where the user said that there shall be no boundary
         self.options: tuple[tuple[str, Any], ...] = ()  # XLA's, for the programs that are built now
         self.watch: Callable[[], None] | None = None  # is called before each operation that is recorded
-        self.spread = device == 0 and spmd.enabled()  # whether this device stands for all
+        self.spread = device == 0 and is_spmd()  # whether this device stands for all
         self.running = Running()
         self.ran: Program | None = None  # by the last cut
         self.compiling: dict[tuple[Place, Any], Future[Program]] = {}
@@ -282,6 +286,7 @@ class Recorder:
             line = frames.user_line()
             if self.agree is not None and self.collectives:
                 self.agree(self.collectives)
+            self.meet(f"a program of {self.count} values, {len(self.leaves)} inputs and {len(live)} results", line)
             program = self.ran = self._program(live, line)
             start = time.perf_counter()
             with Held():
@@ -301,6 +306,11 @@ class Recorder:
         events.emit("boundary", line, cause=cause, program=program.name, values=values, in_step=in_step)
         events.emit("run", line, program=program.name, seconds=time.perf_counter() - start)
         return True
+
+    def meet(self, what: str, line: frames.Line | None) -> None:
+        """Under SPMD all processes do the same; where one doesn't, it is an error rather than a hang."""
+        if self.spread and Recorder.announce is not None:
+            Recorder.announce(what, line)
 
     def _donatable(self) -> list[int]:
         """Leaves that nobody can read after this trace: their storage is gone or was overwritten."""
@@ -341,7 +351,9 @@ class Recorder:
         return found
 
     def _shardings(self, live: dict[int, Storage], outputs: tuple[int, ...]) -> tuple[tuple, tuple]:
-        """How the leaves lie over the devices, and how the outputs are to: as somebody said, else as what they overwrite; None for what is new."""
+        """How the leaves lie over the devices, and how the outputs are to: as somebody said, else as what they overwrite; what is new, as
+        XLA likes (None).
+        """
         lie = tuple(array.sharding for array in self.leaves)
         before = {}
         for owner, layout, sharding in zip(self.owners, self.leaf_layouts, lie, strict=True):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from surestep.loop.checkpoint import to_cpu
+from surestep.loop.loader import InputSharding, to_device
 from surestep.loop.nested import replaced
 
 Tensors = list[torch.Tensor]
@@ -42,14 +43,10 @@ def maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
     return to_cpu(data) if convert else data
 
 
-def send_cpu_data_to_device(datas: Any, device: torch.device | str, input_sharding: Any = None) -> Any:
-    """The nesting with its CPU tensors on the device; a list of one for a single tensor."""
-    if input_sharding is not None:
-        raise NotImplementedError(
-            "send_cpu_data_to_device: input_sharding needs SPMD, which surestep doesn't have yet. Leave it out for one device."
-        )
+def send_cpu_data_to_device(datas: Any, device: torch.device | str, input_sharding: InputSharding = None) -> Any:
+    """The nesting with its CPU tensors on the device; a list of one for a single tensor. Split as a loader's ``input_sharding`` says."""
     nesting = [datas] if isinstance(datas, torch.Tensor) else datas
-    return replaced(nesting, lambda tensor: tensor.to(device) if tensor.device.type == "cpu" else tensor)
+    return to_device(nesting, torch.device(device), input_sharding)
 
 
 class RateTracker:

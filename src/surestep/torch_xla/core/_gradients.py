@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from surestep.execute.world import world
+from surestep.execute.world import replica
 from surestep.parallel import collectives
 from surestep.parallel.collectives import Groups, Members
 
@@ -42,7 +42,7 @@ class _AllGather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return gradients[0].narrow(ctx.dim, world().rank * ctx.size, ctx.size), None
+        return gradients[0].narrow(ctx.dim, replica().rank * ctx.size, ctx.size), None
 
 
 def all_reduce(kind: str, value: torch.Tensor, scale: float = 1.0, groups: Groups = None) -> torch.Tensor:

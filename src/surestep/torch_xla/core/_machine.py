@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import torch
 
 import surestep._device as _device
-from surestep.execute.world import world
+from surestep.execute.world import replica
 from surestep.loop.boundaries import sync
 from surestep.tensor import device_module, generator
 from surestep.tensor.devices import index_of
@@ -58,9 +58,9 @@ def is_xla_tensor(tensor: torch.Tensor) -> bool:
 
 def set_replication(device: Device, devices: list[Any]) -> None:
     """Which devices are replicas of each other: all processes', which it is without this call too; or this one."""
-    if len(devices) not in (0, 1, world().size):
+    if len(devices) not in (0, 1, replica().size):
         raise NotImplementedError(
-            f"set_replication over {len(devices)} devices: replicas are one process each, and there are {world().size}. Leave it out."
+            f"set_replication over {len(devices)} devices: replicas are one process each, and there are {replica().size}. Leave it out."
         )
 
 

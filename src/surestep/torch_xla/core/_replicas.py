@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 import torch
 
-from surestep.execute.world import world
+from surestep.execute.world import replica
 from surestep.loop import replicas
 from surestep.loop.checkpoint import to_cpu
 from surestep.parallel import collectives
@@ -23,17 +23,17 @@ Tensors = torch.Tensor | list[torch.Tensor]
 
 def xrt_world_size(defval: int = 1) -> int:
     """How many replicas there are."""
-    return world().size
+    return replica().size
 
 
 def get_ordinal(defval: int = 0) -> int:
     """Which of all replicas this is."""
-    return world().rank
+    return replica().rank
 
 
 def get_local_ordinal(defval: int = 0) -> int:
     """Which of this host's replicas this is."""
-    return world().local_rank
+    return replica().local_rank
 
 
 def is_master_ordinal(local: bool = True) -> bool:

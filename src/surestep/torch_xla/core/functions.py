@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from surestep.execute.world import world
+from surestep.execute.world import replica
 from surestep.torch_xla import _later
 from surestep.torch_xla.core._gradients import all_gather
 from surestep.torch_xla.core._gradients import all_reduce as _all_reduce
@@ -22,7 +22,7 @@ def distributed_mm(w: torch.Tensor, x: torch.Tensor, split: int = 1) -> torch.Te
 
     Each replica has its own ``x``: ``[K * replicas, M]``, and gets its product; ``split`` computes it in so many parts, with less memory.
     """
-    place = world()
+    place = replica()
     columns = []
     for part in torch.tensor_split(x, split, dim=1):
         everybody = all_gather(part, 1).narrow(0, place.rank * w.shape[1], w.shape[1])

@@ -27,7 +27,9 @@ def convert_to_xla_partition_spec(tensor: torch.Tensor, placements: Sequence[Pla
         if isinstance(placement, Shard):
             spec[placement.dim] = (*spec[placement.dim], axis)
         elif not isinstance(placement, Replicate):
-            raise ValueError(f"a placement {placement}: a tensor that is handed over can be split (Shard) or copied (Replicate) along an axis")
+            raise ValueError(
+                f"a placement {placement}: a tensor that is handed over can be split (Shard) or copied (Replicate) along an axis"
+            )
     return tuple(None if not axes else axes[0] if len(axes) == 1 else axes for axes in spec)
 
 

@@ -101,12 +101,12 @@ class XLAPatchedLinear:
     """``torch.nn.functional.linear``, which is one operation here that keeps the dimensions of its operands, and so their shardings."""
 
     @staticmethod
-    def apply(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:  # noqa: A002 (torch_xla's name)
+    def apply(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """``input @ weight.T + bias``"""
         return torch.nn.functional.linear(input, weight, bias)
 
 
-def xla_patched_nn_linear_forward(m: torch.nn.Linear, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 (torch_xla's name)
+def xla_patched_nn_linear_forward(m: torch.nn.Linear, input: torch.Tensor) -> torch.Tensor:
     """The module's forward."""
     return XLAPatchedLinear.apply(input, m.weight, m.bias)
 
