@@ -162,7 +162,7 @@ BINARY: list[Callable[[torch.Tensor, torch.Tensor], Any]] = [
     lambda a, b: torch.where(torch.ones_like(a, dtype=torch.bool), a, b),
     torch.logaddexp,
     torch.nn.functional.mse_loss,
-    torch.atan2,
+    lambda a, b: torch.atan2(a, b.square() + 0.5),  # it jumps where the second is about zero
 ]
 VIEWS: list[Callable[[torch.Tensor, int], Any]] = [
     lambda t, n: t.transpose(0, -1),
@@ -415,7 +415,8 @@ def run(program: list[Instruction], truth: Machine, ours: Machine) -> list[str]:
             continue
         mine = attempt(instruction, ours)
         replayed = theirs is None and mine is not None and any(words in mine for words in REPLAYED)
-        if replayed or any(attribute(t, "is_leaf") is DEAD for t in (*truth.pool, *ours.pool)):
+        unseen = mine is None and theirs is not None and "out of range" in theirs  # an index, which the device can't judge
+        if replayed or unseen or any(attribute(t, "is_leaf") is DEAD for t in (*truth.pool, *ours.pool)):
             # Autograd has to take a view again after its base has changed: by its operation, where a device has no `as_strided` (PyTorch
             # holds xla for one), and that may not fit any more. The program ends here.
             truth.pool.clear()

@@ -7,9 +7,7 @@ import pytest
 from surestep.torch_xla import _environment
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("XLA_USE_BF16", r"XLA_USE_BF16=1 has no effect.*autocast"), ("XLA_USE_SPMD", "SPMD isn't in surestep yet")]
-)
+@pytest.mark.parametrize(("name", "said"), [("XLA_USE_BF16", r"XLA_USE_BF16=1 has no effect.*bfloat16"), ("XLA_USE_FP16", "float16")])
 def test_it_is_said(monkeypatch, name, said):
     monkeypatch.setenv(name, "1")
     with pytest.warns(UserWarning, match=said):
