@@ -185,3 +185,17 @@ def decomposition(operation: torch._ops.OpOverload) -> Callable[..., Any] | None
     from torch._decomp import decomposition_table
 
     return decomposition_table.get(operation)
+
+
+def checkpoint_writer(url: str, threads: int) -> Any:
+    """Where torch.distributed.checkpoint writes: any file system that fsspec knows. Its public writers know local directories only."""
+    from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
+
+    return FsspecWriter(url, thread_count=threads, per_thread_copy_ahead=0)
+
+
+def checkpoint_reader(url: str) -> Any:
+    """Where torch.distributed.checkpoint reads, as ``checkpoint_writer``."""
+    from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+
+    return FsspecReader(url)

@@ -9,8 +9,13 @@ import torch
 
 from surestep._device import device_count as _xla_num_devices
 from surestep._device import real_devices as _xla_real_devices
+from surestep.execute.tiling import ShardingType
 from surestep.loop.boundaries import sync
 from surestep.tensor import device_module
+from surestep.tensor.sharding import clear as _xla_clear_sharding
+from surestep.tensor.sharding import sharding_spec as _get_xla_sharding_spec
+from surestep.tensor.sharding import sharding_type
+from surestep.tensor.xla_tensor import XlaTensor
 from surestep.torch_xla import _later
 from surestep.torch_xla.core._machine import get_memory_info as _xla_memory_info
 from surestep.torch_xla.core._machine import get_rng_state as _xla_get_rng_seed
@@ -26,10 +31,14 @@ from surestep.torch_xla.debug.metrics import metric_names as _xla_metric_names
 from surestep.torch_xla.debug.metrics import metrics_report as _xla_metrics_report
 
 __all__ = [
+    "ShardingType",
     "_clear_xla_counters",
     "_clear_xla_metrics",
     "_get_ir_debug",
+    "_get_xla_sharding_spec",
+    "_get_xla_sharding_type",
     "_set_ir_debug",
+    "_xla_clear_sharding",
     "_xla_counter_names",
     "_xla_counter_value",
     "_xla_get_default_device",
@@ -71,6 +80,11 @@ def _xla_step_marker(device: Any = "", devices: Sequence[str] = (), wait: bool =
 
 def _xla_wait_device_ops(devices: Sequence[str] = ()) -> None:
     device_module.wait()
+
+
+def _get_xla_sharding_type(tensor: torch.Tensor) -> ShardingType | None:
+    """The kind of sharding of an xla tensor; None where nothing is known of it."""
+    return sharding_type(tensor) if isinstance(tensor, XlaTensor) else None
 
 
 def _get_ir_debug() -> bool:

@@ -6,6 +6,7 @@ _WHOLE = (
     "`torch_xla.launch` with `torch_xla.core.xla_model.optimizer_step`, or DistributedDataParallel, trains the same with whole weights on "
     "each device; on one device leave it out"
 )
+_SHARDING = "`torch_xla.distributed.spmd.mark_sharding` says of each tensor how it lies over the devices"
 _KERNEL = "`surestep.lowering` gives a custom operator its meaning in JAX, a Pallas kernel's too"
 _ATTENTION = "torch.nn.functional.scaled_dot_product_attention runs on the device"
 _TEXT = "JAX_DUMP_IR_TO=DIRECTORY writes the StableHLO of each program, XLA_FLAGS=--xla_dump_to=DIRECTORY what XLA makes of it"
@@ -26,10 +27,9 @@ INSTEAD = {
     "torch_xla._XLAC._xla_warm_up_cache": _CACHE,
     "torch_xla._XLAC._xla_all_gather": "`torch_xla.core.xla_model.all_gather`",
     "torch_xla._XLAC._xla_all_reduce": "`torch_xla.core.xla_model.all_reduce`",
-    "torch_xla._XLAC._xla_mark_sharding": _WHOLE,
-    "torch_xla._XLAC.OpSharding": _WHOLE,
-    "torch_xla._XLAC.ShardingType": _WHOLE,
-    "torch_xla._XLAC.XlaShardingSpec": _WHOLE,
+    "torch_xla._XLAC._xla_mark_sharding": _SHARDING,
+    "torch_xla._XLAC.OpSharding": _SHARDING,
+    "torch_xla._XLAC.XlaShardingSpec": _SHARDING,
     "torch_xla._internal.tpu": "`torch_xla.runtime` says what there is on any platform",
     "torch_xla.core.dynamo_bridge": "torch.compile(model, backend='eager') traces models on the device",
     "torch_xla.core.functions.nms": "torchvision.ops.nms on the boxes' .cpu()",
@@ -45,11 +45,10 @@ INSTEAD = {
     "torch_xla.distributed.data_parallel": _WHOLE,
     "torch_xla.distributed.fsdp": _WHOLE,
     "torch_xla.distributed.parallel_loader": _LOADER,
-    "torch_xla.distributed.spmd": "`torch_xla.distributed.spmd.mark_sharding` says of each tensor how it lies",
+    "torch_xla.distributed.spmd": _SHARDING,
     "torch_xla.distributed.zero_redundancy_optimizer": _WHOLE,
     "torch_xla.experimental.assume_pure": _LOOP,
     "torch_xla.experimental.custom_kernel": f"{_ATTENTION}; {_KERNEL}",
-    "torch_xla.experimental.distributed_checkpoint": "`torch_xla.core.xla_model.save`, or torch.save",
     "torch_xla.experimental.gradient_accumulation": _LOOP,
     "torch_xla.experimental.pallas_kernels": f"{_ATTENTION}; {_KERNEL}",
     "torch_xla.experimental.pjrt": "`torch_xla.runtime` has its functions",

@@ -23,7 +23,10 @@ MODULES = frozenset(
             "debug.model_comparator",
         ),
         *("distributed.data_parallel", "distributed.zero_redundancy_optimizer"),
-        *("experimental.assume_pure", "experimental.custom_kernel", "experimental.distributed_checkpoint"),
+        *(
+            "experimental.assume_pure",
+            "experimental.custom_kernel",
+        ),
         *("experimental.gradient_accumulation", "experimental.mark_pattern_utils", "experimental.pallas_kernels", "experimental.pjrt"),
         *("experimental.pjrt_backend", "experimental.plugins", "experimental.quantized", "experimental.scan", "experimental.scan_layers"),
         *(
@@ -38,7 +41,7 @@ MODULES = frozenset(
 NAMES = {
     "torch_xla": {"_found_libtpu", "backends"},
     "torch_xla._XLAC": {
-        *("OpSharding", "ShardingType", "XlaShardingSpec", "_xla_mark_sharding", "_xla_mark_sharding_"),
+        *("OpSharding", "XlaShardingSpec", "_xla_mark_sharding", "_xla_mark_sharding_"),
         *("_flash_attention_backward", "_flash_attention_forward"),
         *("_flash_attention_position_ids_backward", "_flash_attention_position_ids_forward"),
         *("_get_graph_hash", "_get_stablehlo", "_get_xla_tensors_dot", "_get_xla_tensors_hlo", "_get_xla_tensors_text"),
