@@ -5,8 +5,8 @@
     CPU_NUM_DEVICES=8 surestep run examples/spmd.py --parallel fsdp            # parameters and the optimizer's state are split too
     CPU_NUM_DEVICES=8 surestep run examples/spmd.py --parallel tensor          # each layer is split, two devices share a batch's part
 
-The program is written as for one device. What is said besides is how some tensors lie over the devices; XLA's partitioner does the rest, and
-the losses are those of one device, up to rounding.
+The program is written as for one device. What is said besides is how some tensors lie over the devices; XLA's partitioner does the rest,
+and the losses are those of one device, up to rounding.
 """
 
 import argparse

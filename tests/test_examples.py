@@ -102,6 +102,20 @@ def test_compiled(tmp_path):
     assert float(lines[-1].split("right ")[1].rstrip("%")) > 85
 
 
+@pytest.mark.parametrize(("devices", "parallel"), [("4", "data"), ("4", "fsdp"), ("4", "tensor")])
+def test_spmd_losses_are_those_of_one_device(tmp_path, monkeypatch, devices, parallel):
+    """Four steps: one program, four runs, one read of a loss on the way and one at the end."""
+    monkeypatch.setenv("CPU_NUM_DEVICES", "1")
+    expected, _ = run("spmd.py", "--steps", "4", cwd=tmp_path)
+    monkeypatch.setenv("CPU_NUM_DEVICES", devices)
+    lines, found = run("spmd.py", "--steps", "4", "--parallel", parallel, cwd=tmp_path)
+    assert (found["steps"], found["programs"], found["runs"], found["transfers_out"]) == (4, 1, 4, 2)
+    assert found["implicit_boundaries"] == []
+    assert lines[-1].endswith("over 4 device(s)")
+    for line, before in zip(lines, expected, strict=True):
+        assert float(line.split("loss ")[1].split(",")[0]) == pytest.approx(float(before.split("loss ")[1].split(",")[0]), abs=2e-5)
+
+
 @pytest.mark.parametrize("example", ["launch.py", "ddp.py"])
 def test_processes_end_where_one_does(tmp_path, example):
     """One process; two that `launch` starts; two that torchrun starts."""
