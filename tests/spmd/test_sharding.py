@@ -297,3 +297,37 @@ def test_dlpack_and_saving_see_the_whole(devices, tmp_path):
     assert torch.equal(torch.load(tmp_path / "w.pt", map_location="cpu", weights_only=True)["w"], values)
     assert tensor.tolist() == values.tolist()
     assert torch.equal(torch.from_numpy(tensor.numpy(force=True)), values)
+
+
+def test_each_device_computes_on_its_part(devices):
+    mesh = xs.get_1d_mesh("x")
+    values = torch.randn(8, 8)
+    part = xs.enable_manual_sharding(values.to("xla"), (None, "x"), mesh=mesh)
+    assert part.shape == (8, 8 // devices)
+    part = part - part.mean(dim=1, keepdim=True)  # of each device's columns
+    part[0] = 5.0
+    whole = xs.disable_manual_sharding(part * 2, (None, "x"), (8, 8), mesh=mesh)
+    columns = values.reshape(8, devices, 8 // devices)
+    expected = (columns - columns.mean(dim=2, keepdim=True)).reshape(8, 8)
+    expected[0] = 5.0
+    torch.testing.assert_close(whole.cpu(), expected * 2)
+    assert tuple(whole.local_shards[0].data.shape) == (8, 8 // devices)
+
+
+def test_parts_last_and_are_not_read(devices):
+    mesh = xs.get_1d_mesh("x")
+    values = torch.randn(8, 8)
+    part = xs.enable_manual_sharding(values.to("xla"), ("x", None), mesh=mesh) + 1
+    surestep.sync()
+    part.mul_(2)
+    surestep.sync()
+    with pytest.raises(RuntimeError, match=r"has a value of its own on each device\. Read what"):
+        part.cpu()
+    whole = xs.disable_manual_sharding(part, ("x", None), (8, 8), mesh=mesh)
+    torch.testing.assert_close(whole.cpu(), (values + 1) * 2)
+    with pytest.raises(RuntimeError, match=r"and those of \[16, 8\] are"):
+        xs.disable_manual_sharding(part, ("x", None), (16, 8), mesh=mesh)
+    with pytest.raises(RuntimeError, match="autograd doesn't go through it"):
+        xs.enable_manual_sharding(torch.randn(8, device="xla", requires_grad=True), ("x",), mesh=mesh)
+    with pytest.raises(ValueError, match="no mesh"):
+        xs.enable_manual_sharding(whole, ("x", None))

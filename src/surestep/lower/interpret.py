@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from surestep.execute import dtypes
-from surestep.lower import collective, strided
+from surestep.lower import collective, manual, strided
 from surestep.trace.operands import LIFTED_FLOAT, LIFTED_INT, HostScalar, Mark, Ref
-from surestep.trace.records import Call, Collective, Constrain, Empty, Leaf, Read, Record, Seed, Write
+from surestep.trace.records import Call, Collective, Constrain, Empty, Join, Leaf, Part, Read, Record, Seed, Write
 
 
 def interpreted(records: Sequence[Record], outputs: Sequence[int]) -> Callable[..., list[Any]]:
@@ -39,7 +39,7 @@ class _Run:
             self.chain = collective.Chain(self.last[0] != 0)  # such a program has one int more
         for record in records:
             self.values.extend(self.run(record))
-        found = [self.values[index] for index in outputs]
+        found = [manual.stored(self.values[index]) for index in outputs]
         # What the processes do together is done by each of them, also where one has no use for the results.
         return found if self.chain is None else [*found, jnp.stack([jnp.float32(0), *self.chain.marks])]
 
@@ -47,18 +47,22 @@ class _Run:
         if isinstance(record, Call):
             return self.call(record)
         if isinstance(record, Leaf):
-            return (next(self.leaves),)
+            value = next(self.leaves)
+            return (value if record.mesh is None else manual.Parts(value, record.mesh),)
         if isinstance(record, Read):
-            offset = self.operand(record.offset)
-            return (strided.read(self.values[record.value.index], record.storage, record.view, offset),)
+            value, offset = self.values[record.value.index], self.operand(record.offset)
+            return manual.apply(lambda value, offset: [strided.read(value, record.storage, record.view, offset)], [value, offset])
         if isinstance(record, Write):
-            offset = self.operand(record.offset)
-            value, new = self.values[record.value.index], self.values[record.new.index]
-            return (strided.write(value, new, record.storage, record.view, offset),)
+            operands = [self.values[record.value.index], self.values[record.new.index], self.operand(record.offset)]
+            return manual.apply(lambda value, new, offset: [strided.write(value, new, record.storage, record.view, offset)], operands)
         if isinstance(record, Collective):
             return self.together(record)
         if isinstance(record, Constrain):
             return (jax.lax.with_sharding_constraint(self.values[record.value.index], record.sharding),)
+        if isinstance(record, Part):
+            return (manual.parts(self.values[record.value.index], record.sharding),)
+        if isinstance(record, Join):
+            return (manual.whole(self.values[record.value.index], record.sharding),)
         if isinstance(record, Empty):
             return (jnp.zeros(tuple(record.layout.sizes), dtypes.to_jax(record.layout.dtype)),)
         assert isinstance(record, Seed)
@@ -86,7 +90,8 @@ class _Run:
         self.dynamic(list(record.keywords.values()), operands)
         if record.draw is not None:
             operands.append(self.key(*record.draw))
-        given = iter(jax.core.eval_jaxpr(record.body.jaxpr, record.body.consts, *operands))
+        body = record.body
+        given = iter(manual.apply(lambda *operands: jax.core.eval_jaxpr(body.jaxpr, body.consts, *operands), operands))
         return [None if layout is None else next(given) for layout in record.outputs]
 
     def together(self, record: Collective) -> Sequence[Any]:

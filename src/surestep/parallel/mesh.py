@@ -194,6 +194,30 @@ def mark_sharding_with_gradients(tensor: torch.Tensor, mesh: Mesh, partition_spe
     return found
 
 
+def enable_manual_sharding(tensor: torch.Tensor, partition_spec: PartitionSpec, *, mesh: Mesh | None = None) -> torch.Tensor:
+    """A tensor that is on each device its part of this one, as the spec splits it.
+
+    What is computed of it, each device computes of its part. It can't be read, and isn't differentiated: use it within an
+    ``autograd.Function``.
+    """
+    found = the_mesh(mesh).sharding(partition_spec, tensor.shape)
+    return sharding.parted(_undifferentiated(tensor, "enable_manual_sharding"), found)
+
+
+def disable_manual_sharding(
+    tensor: torch.Tensor, partition_spec: PartitionSpec, full_shape: Sequence[int], *, mesh: Mesh | None = None
+) -> torch.Tensor:
+    """The tensor of ``full_shape`` of which each device has its part, as the spec splits it."""
+    found = the_mesh(mesh).sharding(partition_spec, full_shape)
+    return sharding.joined(_undifferentiated(tensor, "disable_manual_sharding"), found, full_shape)
+
+
+def _undifferentiated(tensor: torch.Tensor, name: str) -> XlaTensor:
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(f"{name}: autograd doesn't go through it. Use it in the forward and backward of a torch.autograd.Function")
+    return _on_device(tensor, name)
+
+
 @dataclasses.dataclass
 class ShardingSpec:
     """How the tensors of a loader's batches are split.

@@ -18,7 +18,7 @@ from surestep.tensor import mixed
 from surestep.tensor.devices import started
 from surestep.tensor.xla_tensor import XlaTensor
 from surestep.trace.layout import Layout, memory_order
-from surestep.trace.recorder import LOCK
+from surestep.trace.recorder import LOCK, in_parts
 
 _aten = torch.ops.aten
 
@@ -64,6 +64,11 @@ def to_cpu(tensor: XlaTensor, cause: Cause = Cause.VALUE) -> torch.Tensor:
     with LOCK:
         concrete(storage, cause)
         array = storage.array
+        if storage.trace.spread and in_parts(storage):
+            raise RuntimeError(
+                "a tensor between enable_manual_sharding and disable_manual_sharding has a value of its own on each device. Read what "
+                "disable_manual_sharding gives"
+            )
         if not (array.is_fully_addressable or array.is_fully_replicated):  # its parts are those of several processes
             storage.trace.meet(f"a read of a tensor of shape {list(view.sizes)}", line)
             array = spmd.spread(array, spmd.whole())

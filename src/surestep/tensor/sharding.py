@@ -105,6 +105,32 @@ def _say_used(tensor: XlaTensor) -> None:
         )
 
 
+def parted(tensor: XlaTensor, sharding: Any) -> XlaTensor:
+    """A tensor that is on each device its part of this one."""
+    return _made(tensor, "parted", sharding, sharding.shard_shape(tuple(tensor.shape)))
+
+
+def joined(tensor: XlaTensor, sharding: Any, shape: Sequence[int]) -> XlaTensor:
+    """The tensor of this shape of which each device has its part. ``RuntimeError`` where the parts don't make that up."""
+    expected = sharding.shard_shape(tuple(shape))
+    if tuple(tensor.shape) != expected:
+        raise RuntimeError(
+            f"disable_manual_sharding: the parts have the shape {list(tensor.shape)}, and those of {list(shape)} are {list(expected)}"
+        )
+    made = _made(tensor, "joined", sharding, shape)
+    made._storage.sharding = sharding
+    return made
+
+
+def _made(tensor: XlaTensor, how: str, sharding: Any, shape: Sequence[int]) -> XlaTensor:
+    with LOCK:
+        trace = tensor._storage.trace
+        value = getattr(trace, how)(record.value_of(trace, tensor), sharding)
+        made = Storage(trace, record._dense(torch.Size(shape), tensor.dtype))
+        trace.define(made, value)
+        return fresh(made)
+
+
 def clear(tensor: XlaTensor) -> None:
     """Nothing is said of the tensor any more, and it lies on one device until it is used."""
     storage = tensor._storage

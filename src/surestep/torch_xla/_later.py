@@ -54,8 +54,8 @@ NAMES = {
         *("get_stablehlo", "get_stablehlo_bytecode"),
     },
     "torch_xla.distributed.parallel_loader": {"BatchTracker", "PerDeviceQueue"},
-    "torch_xla.distributed.spmd": {"auto_policy", "disable_manual_sharding", "enable_manual_sharding", "shard_as"},
-    "torch_xla.distributed.spmd.xla_sharding": {"disable_manual_sharding", "enable_manual_sharding", "shard_as"},
+    "torch_xla.distributed.spmd": {"auto_policy", "shard_as"},
+    "torch_xla.distributed.spmd.xla_sharding": {"shard_as"},
     "torch_xla.runtime": {"get_master_ip"},
 }
 

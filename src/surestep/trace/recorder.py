@@ -25,7 +25,7 @@ from surestep.observe import events, frames
 from surestep.observe.events import Cause
 from surestep.trace.layout import Layout
 from surestep.trace.operands import LIFTED_INT, Mark, Ref, ref
-from surestep.trace.records import Collective, Constrain, Empty, Leaf, Read, Record, Seed, Write
+from surestep.trace.records import Collective, Constrain, Empty, Join, Leaf, Part, Read, Record, Seed, Write
 from surestep.trace.storage import Storage
 from surestep.trace.trie import Edge, Place, Trie
 
@@ -38,7 +38,7 @@ HARD_LIMIT = 10_000  # values: cut anywhere
 SUPERSET_USES = 8  # so often a program with outputs too many is used before the exact one is compiled
 
 _serials = itertools.count(1)
-_EMPTY, _SEED, _READ, _WRITE, _CONSTRAIN = map(Mark, ("empty", "seed", "read", "write", "constrain"))
+_EMPTY, _SEED, _READ, _WRITE, _CONSTRAIN, _PART, _JOIN = map(Mark, ("empty", "seed", "read", "write", "constrain", "part", "join"))
 _programs = itertools.count(1)
 
 
@@ -120,7 +120,11 @@ class Recorder:
         self.leaves.append(storage.array)
         self.leaf_layouts.append(storage.layout)
         self.owners.append(weakref.ref(storage))
-        value = ref(self.simple(storage.layout, Leaf(storage.layout)))
+        if self.spread and in_parts(storage):
+            mesh = storage.array.sharding.mesh
+            value = ref(self.simple((_PART, storage.layout, mesh), Leaf(storage.layout, mesh)))
+        else:
+            value = ref(self.simple(storage.layout, Leaf(storage.layout)))
         storage.serial = self.serial
         storage.ref = value
         return value
@@ -181,6 +185,14 @@ class Recorder:
     def constrained(self, value: Ref, sharding: Any) -> Ref:
         """A value that lies over the devices as the sharding says."""
         return ref(self.simple((_CONSTRAIN, value, sharding), Constrain(value, sharding)))
+
+    def parted(self, value: Ref, sharding: Any) -> Ref:
+        """The devices' parts of a value."""
+        return ref(self.simple((_PART, value, sharding), Part(value, sharding)))
+
+    def joined(self, value: Ref, sharding: Any) -> Ref:
+        """The value whose parts the devices have."""
+        return ref(self.simple((_JOIN, value, sharding), Join(value, sharding)))
 
     def _at_offset(self, key: tuple, generic: tuple, view: Layout, record: Any) -> Edge:
         """An index that changes from step to step (``data[i]``) becomes an input of the program, as other numbers do."""
@@ -373,12 +385,13 @@ class Recorder:
         from surestep.execute.program import Input, build  # JAX is imported when it is first needed
         from surestep.lower.interpret import interpreted
 
-        def figures(layout: Layout, sharding: Any) -> Input:
-            return Input(tuple(layout.sizes), dtypes.to_jax(layout.dtype), sharding)
+        def figures(layout: Layout, sharding: Any, shape: Any = None) -> Input:
+            return Input(tuple(layout.sizes) if shape is None else shape, dtypes.to_jax(layout.dtype), sharding)
 
         function = interpreted(self.place.records(), outputs)
         lie, wanted = shardings or (repeat(None), repeat(None))
-        leaves = [figures(layout, sharding) for layout, sharding in zip(self.leaf_layouts, lie, strict=False)]
+        shapes = [array.shape for array in self.leaves]
+        leaves = [figures(*given) for given in zip(self.leaf_layouts, lie, shapes, strict=False)]
         numbers = len(self.floats), len(self.ints)
         results = [(index, figures(live[index].layout, sharding)) for index, sharding in zip(outputs, wanted, strict=False)]
         options, together = dict(self.options), bool(self.collectives)
@@ -410,6 +423,11 @@ class Recorder:
             storage.serial = 0
             storage.lost = f"this tensor's value is lost: its memory was given to {program.name} ({line}), which failed: {error}"
         self.begin()
+
+
+def in_parts(storage: Storage) -> bool:
+    """Whether the array holds a part a device, stacked, between ``enable_manual_sharding`` and ``disable_manual_sharding``."""
+    return storage.array.ndim > len(storage.layout.sizes)
 
 
 def _agree(lie: tuple, given: tuple[int, ...], shardings: Any, outputs: tuple[int, ...]) -> bool:

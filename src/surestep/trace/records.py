@@ -11,9 +11,10 @@ from surestep.trace.operands import LIFTED_FLOAT, LIFTED_INT, HostScalar, Mark, 
 
 
 class Leaf(NamedTuple):
-    """An array that a storage held before the trace, in the storage's own layout."""
+    """An array that a storage held before the trace, in the storage's own layout; with a mesh, the parts of its devices, stacked."""
 
     layout: Layout
+    mesh: Any = None
     results: int = 1
 
 
@@ -84,7 +85,23 @@ class Constrain(NamedTuple):
     results: int = 1
 
 
-Record = Leaf | Empty | Seed | Call | Read | Write | Collective | Constrain
+class Part(NamedTuple):
+    """From here on each device has its own part of a value, as the sharding splits it."""
+
+    value: Ref
+    sharding: Any
+    results: int = 1
+
+
+class Join(NamedTuple):
+    """The value whose parts the devices have, as the sharding splits it."""
+
+    value: Ref
+    sharding: Any
+    results: int = 1
+
+
+Record = Leaf | Empty | Seed | Call | Read | Write | Collective | Constrain | Part | Join
 
 
 def needs(record: Record) -> tuple[int, int, int]:
