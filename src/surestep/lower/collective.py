@@ -82,7 +82,7 @@ def _folded(combine, stacked):
 
 def _bucketed(values, function):
     """``function`` of each value, of many in one where they are small: along the last axis, which it leaves as it is."""
-    results = [None] * len(values)
+    results = {}
     for positions in _buckets(values):
         whole = function(jnp.concatenate([values[position] for position in positions], axis=-1))
         start = 0
@@ -90,7 +90,7 @@ def _bucketed(values, function):
             end = start + values[position].shape[-1]
             results[position] = whole[..., start:end]
             start = end
-    return results
+    return [results[position] for position in range(len(values))]
 
 
 def _buckets(operands):

@@ -43,7 +43,6 @@ INSTEAD = {
     "torch_xla.core.xla_model.get_stablehlo": _TEXT,
     "torch_xla.debug": _METRICS,
     "torch_xla.distributed.data_parallel": _WHOLE,
-    "torch_xla.distributed.fsdp": _WHOLE,
     "torch_xla.distributed.parallel_loader": _LOADER,
     "torch_xla.distributed.spmd": _WHOLE,
     "torch_xla.distributed.zero_redundancy_optimizer": _WHOLE,
