@@ -164,7 +164,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: Any, *gradients: Any) -> Any:  # type: ignore[bad-override] (the decorator's type says nothing of the arguments)
         return None, *ctx.unit.reduced(gradients)
 
 

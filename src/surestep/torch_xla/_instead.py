@@ -45,7 +45,6 @@ INSTEAD = {
     "torch_xla.distributed.data_parallel": _WHOLE,
     "torch_xla.distributed.parallel_loader": _LOADER,
     "torch_xla.distributed.spmd": _WHOLE,
-    "torch_xla.distributed.zero_redundancy_optimizer": _WHOLE,
     "torch_xla.experimental.assume_pure": _LOOP,
     "torch_xla.experimental.custom_kernel": f"{_ATTENTION}; {_KERNEL}",
     "torch_xla.experimental.distributed_checkpoint": "`torch_xla.core.xla_model.save`, or torch.save",

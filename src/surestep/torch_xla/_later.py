@@ -22,7 +22,7 @@ MODULES = frozenset(
             "debug.metrics_saver",
             "debug.model_comparator",
         ),
-        *("distributed.data_parallel", "distributed.fsdp", "distributed.zero_redundancy_optimizer"),
+        "distributed.data_parallel",
         *("experimental.assume_pure", "experimental.custom_kernel", "experimental.distributed_checkpoint"),
         *("experimental.gradient_accumulation", "experimental.mark_pattern_utils", "experimental.pallas_kernels", "experimental.pjrt"),
         *("experimental.pjrt_backend", "experimental.plugins", "experimental.quantized", "experimental.scan", "experimental.scan_layers"),

@@ -122,7 +122,8 @@ class XlaFullyShardedDataParallel(nn.Module):
         _fill(module, param_init_fn, self.xla_device)
         self._fsdp_wrapped_module = module
         self._flattened: list[Flattened] = []
-        self._shared: dict[str, str] = {}
+        self._names: list[str] = []  # of the parameters in the unit
+        self._ties: list[tuple[str, Place]] = []  # other names of parameters of this unit, or of an inner one
         self._shard()
         self._cast_buffers()
         if execute_sharding_on_init:
@@ -140,8 +141,7 @@ class XlaFullyShardedDataParallel(nn.Module):
                     names.setdefault(parameter, []).append((f"{prefix}.{name}" if prefix else name, submodule, name))
         for parameter, places in list(names.items()):
             if hasattr(parameter, MARK):  # tied to one of an inner unit
-                for _, submodule, name in places:
-                    take_out(submodule, name, getattr(parameter, MARK))
+                self._take_out(places, getattr(parameter, MARK))
                 del names[parameter]
             elif parameter.dtype != torch.float32:
                 raise TypeError(f"only float32 parameters can be sharded: {places[0][0]} is {parameter.dtype}")
@@ -155,11 +155,16 @@ class XlaFullyShardedDataParallel(nn.Module):
         self._unit = Unit(self.sharded_params, cuts, self._members, self.compute_dtype, reduce)
         self.set_gradient_divide_factors(*_factors(self.world_size), recursive=False)
         for position, parameter in enumerate(itertools.chain(*groups)):
-            (first, *_), *others = names[parameter]
-            self._shared.update({other: first for other, *_ in others})
-            for _, submodule, name in names[parameter]:
-                take_out(submodule, name, Place(self._unit, position))
+            first, *others = names[parameter]
+            self._names.append(first[0])
+            take_out(*first[1:], Place(self._unit, position))
+            self._take_out(others, Place(self._unit, position))
         self._recurrent = [submodule for submodule in self._fsdp_wrapped_module.modules() if isinstance(submodule, nn.RNNBase)]
+
+    def _take_out(self, ties: list[tuple[str, nn.Module, str]], place: Place) -> None:
+        for full, submodule, name in ties:
+            self._ties.append((full, place))
+            take_out(submodule, name, place)
 
     def _groups(self, parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
         """Those that are one tensor."""
@@ -310,7 +315,8 @@ class XlaFullyShardedDataParallel(nn.Module):
         """What ``consolidate_sharded_model_checkpoints`` must know; to be saved beside ``state_dict()``."""
         shards: dict[str, Any] = {}
         flattened: dict[str, Flattened] = {}
-        shared: dict[str, str] = {}
+        ties: list[tuple[str, Place]] = []
+        names: dict[Place, str] = {}
         for prefix, unit in self.named_modules():
             if not isinstance(unit, XlaFullyShardedDataParallel):
                 continue
@@ -318,13 +324,14 @@ class XlaFullyShardedDataParallel(nn.Module):
             parts: list[Any] = unit.sharded_params
             shards[prefix] = {part._name: {"_orig_size": part._orig_size, "_orig_name": part._orig_name} for part in parts}
             flattened.update({f"{begin}{WRAPPED}.flat_param_{number}": found for number, found in enumerate(unit._flattened)})
-            shared.update({original_name(begin + name): original_name(begin + other) for name, other in unit._shared.items()})
+            names.update({Place(unit._unit, position): original_name(begin + name) for position, name in enumerate(unit._names)})
+            ties.extend((original_name(begin + name), place) for name, place in unit._ties)
         buffers = {name: {"_orig_dtype": b._orig_dtype} for name, b in self.named_buffers() if hasattr(b, "_orig_dtype")}
         return {
             "shard_info": shards,
             "flatten_info": flattened,
             "buffer_info": buffers,
-            "shared_info": shared,
+            "shared_info": {name: names[place] for name, place in ties},
             "world_size": self.world_size,
             "rank": self.rank,
         }
