@@ -27,9 +27,13 @@ class Chain:
     def __init__(self, never):
         self.never = never  # false, but XLA doesn't know
         self.marks = []  # a number of each result
+        self.before = None  # a number of what comes before the next one
 
-    def run(self, name, operands, options, scale):
-        """The results of one recorded collective, times ``scale`` where there is one."""
+    def run(self, name, operands, options, scale, after):
+        """The results of one recorded collective, times ``scale`` where there is one. It begins when ``after`` are computed."""
+        for value in after:
+            if value.size:
+                self.before = _mark(value) if self.before is None else self.before + _mark(value)
         results = FUNCTIONS[name](self, operands, *options)
         return results if scale is None else [_scaled(value, scale) for value in results]
 
@@ -37,14 +41,19 @@ class Chain:
         """``function(value)``, one collective of JAX's, after those before it. Of nothing there is nothing to do."""
         if not value.size:
             return jnp.zeros(jax.eval_shape(function, value).shape, value.dtype)
-        if self.marks:
+        if self.before is not None:
             flat = value.ravel()
-            first = jnp.where(self.never, self.marks[-1].astype(value.dtype), flat[0])
+            first = jnp.where(self.never, self.before.astype(value.dtype), flat[0])
             value = lax.dynamic_update_index_in_dim(flat, first, 0, 0).reshape(value.shape)
         result = function(value)
-        first = result.ravel()[0]
-        self.marks.append((first.real if jnp.iscomplexobj(first) else first).astype(np.float32))
+        self.before = _mark(result)
+        self.marks.append(self.before)
         return result
+
+
+def _mark(value):
+    first = value.ravel()[0]
+    return (first.real if jnp.iscomplexobj(first) else first).astype(np.float32)
 
 
 def _scaled(value, scale):

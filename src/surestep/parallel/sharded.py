@@ -70,18 +70,21 @@ class Unit:
         self.reduces = True  # else gradients are kept whole, and added to the next that are reduced
         self.kept: list[torch.Tensor | None] = [None] * len(self.parts)
         self._gathered: _Gathered | None = None
+        self.after_these: Sequence[torch.Tensor] = ()
 
     def whole(self, position: int) -> torch.Tensor:
         """One of the whole parameters, in the order of the cuts; gathered if it isn't there."""
         return self._there().wholes[position]
 
     @contextmanager
-    def forward(self, again: bool) -> Generator[None]:
-        """A forward pass: its whole parameters are gathered once. ``again`` if the backward pass shall gather them again.
+    def forward(self, again: bool, after: Sequence[torch.Tensor]) -> Generator[None]:
+        """A forward pass: its whole parameters are gathered once, when the tensors ``after`` have been computed. Without these XLA may
+        gather the parameters of all units at the beginning. ``again`` if the backward pass shall gather them again.
 
         In a backward pass (a checkpoint computes again) what is saved is used at once, so that nothing is gathered a third time.
         """
         _forward.append(self)
+        self.after_these, before = after, self.after_these
         try:
             if again and torch.is_grad_enabled() and _compat.backward_pass() == -1:
                 saved = _Saved(self)
@@ -91,6 +94,7 @@ class Unit:
                 yield
         finally:
             _forward.pop()
+            self.after_these = before
             if self not in _forward and self._gathered is not None and self._gathered.during == -1:
                 self._gathered = None
 
@@ -158,7 +162,7 @@ class _Gather(torch.autograd.Function):
     def forward(ctx: Any, unit: Unit, *parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.unit = unit
         ctx.set_materialize_grads(False)
-        found = tuple(all_gather([part.to(unit.compute) for part in parts], 0, unit.members))
+        found = tuple(all_gather([part.to(unit.compute) for part in parts], 0, unit.members, unit.after_these))
         ctx.mark_non_differentiable(*(value for value, part in zip(found, parts, strict=True) if not part.requires_grad))
         return found
 

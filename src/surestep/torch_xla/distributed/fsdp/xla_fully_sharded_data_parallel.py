@@ -19,6 +19,7 @@ from surestep.parallel import collectives
 from surestep.parallel.collectives import Members
 from surestep.parallel.sharded import Unit
 from surestep.parallel.shards import Cut
+from surestep.tensor.xla_tensor import XlaTensor
 from surestep.torch_xla.distributed.fsdp import _parameters, wrap
 from surestep.torch_xla.distributed.fsdp._parameters import MARK, Place, take_out
 from surestep.torch_xla.distributed.fsdp.state_dict_utils import FLATTENED, WRAPPED, original_name, shard_name
@@ -42,8 +43,10 @@ class XlaFullyShardedDataParallel(nn.Module):
         reshard_after_forward: Whether the backward pass gathers the parameters again, instead of keeping them from the forward pass.
         flatten_parameters: Whether the parts of all parameters are one tensor; two, if some need no gradients.
         execute_sharding_on_init: Whether ``sync()`` is called at the end, which frees whole parameters that were on the device.
-        optimization_barrier_in_forward: Accepted as torch_xla has it: collectives stay in the order in which they are recorded.
-        optimization_barrier_in_backward: As ``optimization_barrier_in_forward``.
+        optimization_barrier_in_forward: Whether parameters are gathered only when the module's inputs have been computed, which takes less
+            memory; else XLA may gather them earlier, which hides the time that it takes.
+        optimization_barrier_in_backward: Accepted as torch_xla has it: they are gathered again when the gradients of the module called
+            after this one have been reduced.
         mark_step_on_finalization: Whether ``sync()`` is called at the end of the backward pass.
         disable_reshard_on_root: Whether the outermost unit is as with ``reshard_after_forward=False``: it would be gathered again at once.
         compute_dtype: Of the whole parameters, and to which floating-point inputs are cast: float32 (the default), float16, bfloat16.
@@ -104,6 +107,7 @@ class XlaFullyShardedDataParallel(nn.Module):
             _wrap_children(module, options)
         self.reshard_after_forward = reshard_after_forward
         self.flatten_parameters = flatten_parameters
+        self.optimization_barrier_in_forward = optimization_barrier_in_forward
         self.mark_step_on_finalization = mark_step_on_finalization
         self.disable_reshard_on_root = disable_reshard_on_root
         self.compute_dtype = _checked_dtype("compute_dtype", compute_dtype) or torch.float32
@@ -225,7 +229,10 @@ class XlaFullyShardedDataParallel(nn.Module):
         if self.compute_dtype != torch.float32:
             args, kwargs = replaced((args, kwargs), lambda tensor: tensor.to(self.compute_dtype), _is_floating)
         again = self.reshard_after_forward and not (self._is_root and self.disable_reshard_on_root)
-        with self._unit.forward(again):
+        after: list[torch.Tensor] = []
+        if self.optimization_barrier_in_forward:
+            replaced((args, kwargs), after.append, lambda value: isinstance(value, XlaTensor))
+        with self._unit.forward(again, after):
             outputs = self._fsdp_wrapped_module(*args, **kwargs)
         for module in self._recurrent:
             module._flat_weights = []  # they hold whole parameters, and make the list anew when these are others
