@@ -2,13 +2,16 @@
 
 import contextlib
 import functools
+import gc
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import surestep
+import surestep.torch_xla.core.xla_model as xm
 import surestep.torch_xla.runtime as xr
+from surestep.tensor import devices
 from surestep.torch_xla.distributed.fsdp import XlaFullyShardedDataParallel, checkpoint_module
 from surestep.torch_xla.distributed.fsdp.wrap import (
     always_wrap_policy,
@@ -16,6 +19,7 @@ from surestep.torch_xla.distributed.fsdp.wrap import (
     size_based_auto_wrap_policy,
     transformer_auto_wrap_policy,
 )
+from surestep.torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 
 STEPS, SIZE = 4, 8
 
@@ -101,6 +105,7 @@ def wrapped(model, wrap, options):
         "always": always_wrap_policy,
         "size": functools.partial(size_based_auto_wrap_policy, min_num_params=200),
         "layers": functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={nn.TransformerEncoderLayer}),
+        "layer": functools.partial(lambda_auto_wrap_policy, lambda_fn=lambda module: isinstance(module, nn.Sequential)),
         "linear": functools.partial(lambda_auto_wrap_policy, lambda_fn=lambda module: isinstance(module, nn.Linear)),
         "embedding": functools.partial(lambda_auto_wrap_policy, lambda_fn=lambda module: isinstance(module, nn.Embedding)),
     }
@@ -148,3 +153,76 @@ def evaluated(model, kind):
     model.eval()
     with torch.no_grad():
         return model(batches(kind)[0][0].to("xla")).cpu()
+
+
+def four(groups):
+    """Each group on the whole batches, as if it were alone; then a network over all."""
+    rank = xr.global_ordinal()
+    (place,) = (group.index(rank) for group in groups if rank in group)
+    model = XlaFullyShardedDataParallel(network("mlp"), sharding_groups=groups, sharding_rank=place, sharding_world_size=2)
+    optimizer = optimizer_of(model.parameters())
+    for x, y in batches("mlp"):
+        with surestep.step():
+            optimizer.zero_grad()
+            loss_of(model, x[place::2].to("xla"), y[place::2].to("xla")).backward()
+            optimizer.step()
+    state, metadata = {name: value.cpu() for name, value in model.state_dict().items()}, model.get_shard_metadata()
+    del model, optimizer, x, y
+    return {"state": state, "metadata": metadata, "memory": [memory(again=True), memory(again=False)]}
+
+
+LAYERS, WIDTH = 6, 256
+BYTES = LAYERS * (WIDTH * WIDTH + WIDTH) * 4
+
+
+def memory(again):
+    """Bytes held between steps, and those that the step's program takes for itself."""
+    layers = nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(LAYERS)])
+    model = wrapped(layers, "layer", {"reshard_after_forward": again})
+    optimizer = optimizer_of(model.parameters())
+    for _ in range(2):
+        with surestep.step():
+            optimizer.zero_grad()
+            model(torch.randn(4, WIDTH, device="xla")).square().mean().backward()
+            optimizer.step()
+    gc.collect()
+    program = devices.started()[0].ran
+    return xm.get_memory_info()["bytes_used"], program.executable.memory_analysis().temp_size_in_bytes
+
+
+def zero(cases, directory):
+    """For each case (kind, options, style): the parameters, the norms, the runs and programs, and the shapes of the state."""
+    return [zero_of(*case, f"{directory}/{xr.global_ordinal()}.pt") for case in cases]
+
+
+def zero_of(kind, options, style, path):
+    rank, world = xr.global_ordinal(), xr.world_size()
+
+    def made(lr=0.2):
+        model = network(kind).to("xla")
+        return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=lr, momentum=0.9, **options)
+
+    model, optimizer = made()
+    norms = []
+    surestep.sync()
+    surestep.clear_metrics()
+    for number, (x, y) in enumerate(batches(kind)):
+        x, y = x[rank::world].to("xla"), y[rank::world].to("xla")
+        with contextlib.nullcontext() if style == "plain" else surestep.step():
+            optimizer.zero_grad()
+            loss_of(model, x, y).backward()
+            optimizer.step()
+        norms.append(optimizer.grad_norm)
+        if style == "saved" and number == 1:  # and go on from what was saved, in others that were made anew
+            torch.save((model.state_dict(), optimizer.state_dict()), path)
+            model, optimizer = made(lr=5.0)
+            parameters, state = torch.load(path, weights_only=True)
+            model.load_state_dict(parameters)
+            optimizer.load_state_dict(state)
+    metrics = surestep.metrics()
+    return {
+        "parameters": [p.detach().cpu() for p in model.parameters()],
+        "norms": [norm.item() for norm in norms if norm is not None],
+        "counts": metrics.boundaries,
+        "states": [state["momentum_buffer"].cpu() for state in optimizer.base_optimizer.state.values()],
+    }
