@@ -199,3 +199,17 @@ def checkpoint_reader(url: str) -> Any:
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 
     return FsspecReader(url)
+
+
+# The backward pass that this code is called from, by a number; -1 outside of any. A nested one (of a checkpoint) has its own.
+backward_pass: Callable[[], int] = torch._C._current_graph_task_id
+
+
+def at_end_of_backward(function: Callable[[], None]) -> None:
+    """Calls a function when the backward pass that calls this code is over."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)  # type: ignore[missing-attribute]
+
+
+def saved_tensors_hooks() -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:
+    """The innermost ``torch.autograd.graph.saved_tensors_hooks`` in force: hooks inside of it hide them, and must call them themselves."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)

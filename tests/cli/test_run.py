@@ -65,9 +65,9 @@ print(json.dumps({
 
 
 def test_what_is_not_there_yet_is_named(tmp_path):
-    done = surestep("run", written(tmp_path, "from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel\n"))
+    done = surestep("run", written(tmp_path, "from torch_xla.distributed.data_parallel import DataParallel\n"))
     assert done.returncode == 1
-    assert "ImportError: torch_xla.distributed.fsdp isn't in surestep yet" in done.stderr
+    assert "ImportError: torch_xla.distributed.data_parallel isn't in surestep yet" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,12 @@ THERE = {
         clear_counters clear_metrics
         executed_fallback_ops""",
     "debug.profiler": "start_server Trace StepTrace trace trace_detached",
+    "distributed.fsdp": "XlaFullyShardedDataParallel checkpoint_module consolidate_sharded_model_checkpoints",
+    "distributed.fsdp.utils": "checkpoint_module apply_xla_patch_to_nn_linear",
+    "distributed.fsdp.wrap": "always_wrap_policy recursive_wrap size_based_auto_wrap_policy transformer_auto_wrap_policy",
     "distributed.parallel_loader": "MpDeviceLoader ParallelLoader PerDeviceLoader",
     "distributed.xla_backend": "",
+    "distributed.zero_redundancy_optimizer": "ZeroRedundancyOptimizer",
     "distributed.xla_multiprocessing": "spawn MpModelWrapper MpSerialExecutor",
     "runtime": """world_size global_ordinal global_runtime_device_count initialize_cache device_type host_index local_ordinal
         is_spmd process_count
@@ -83,13 +87,13 @@ for name in sys.argv[1:]:
         found[name] = str(error)
 print(json.dumps(found))
 """
-    names = [*sorted(_later.MODULES), "torch_xla.distributed.fsdp.wrap", "torch_xla.nonsense"]
+    names = [*sorted(_later.MODULES), "torch_xla.stablehlo.exporter", "torch_xla.nonsense"]
     done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True)
     found = json.loads(done.stdout)
     assert found.pop("torch_xla.nonsense") == "No module named 'torch_xla.nonsense'"
     assert set(found) == set(names) - {"torch_xla.nonsense"}
     # a parent that isn't there is named before its child
-    assert found.pop("torch_xla.distributed.fsdp.wrap").startswith("torch_xla.distributed.fsdp isn't in surestep yet")
+    assert found.pop("torch_xla.stablehlo.exporter").startswith("torch_xla.stablehlo isn't in surestep yet")
     assert all(text.startswith(f"{name} isn't in surestep yet") for name, text in found.items())
 
 
@@ -106,8 +110,8 @@ def later():
 
 
 def test_what_works_in_their_place_is_said():
-    with pytest.raises(ImportError, match=r"torch_xla.distributed.fsdp isn't in surestep yet.* Now: .*leave it out"):
-        _later.check_module("torch_xla.distributed.fsdp")
+    with pytest.raises(ImportError, match=r"torch_xla.distributed.data_parallel isn't in surestep yet.* Now: .*leave it out"):
+        _later.check_module("torch_xla.distributed.data_parallel")
     without = {name for name in later() if not _instead.instead_of(name)}
     assert without == {
         *("torch_xla._found_libtpu", "torch_xla.backends"),

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import CodeType, ModuleType
 
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "path")
 
@@ -28,6 +28,11 @@ class _Same(Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return self.module
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """For ``python -m``."""
+        assert self.spec is not None
+        return self.spec.loader.get_code(self.spec.name)  # type: ignore[missing-attribute] (of a module in a file)
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self.spec  # the import system has just set the alias's
@@ -45,7 +50,8 @@ class Finder(MetaPathFinder):
         check_module(fullname)
         if importlib.util.find_spec(f"surestep.{fullname}") is None:
             return None
-        return importlib.util.spec_from_loader(fullname, _Same(importlib.import_module(f"surestep.{fullname}")))
+        module = importlib.import_module(f"surestep.{fullname}")
+        return importlib.util.spec_from_loader(fullname, _Same(module), origin=module.__file__)
 
 
 def install() -> None:

@@ -67,6 +67,19 @@ def step() -> Generator[None]:
             boundary(Cause.STEP)
 
 
+@contextmanager
+def within_a_step() -> Generator[None]:
+    """An optimizer's step inside makes no boundary: more of the same step follows. Unlike ``step()`` this makes none itself."""
+    recorders = devices.started()
+    for recorder in recorders:
+        recorder.in_step += 1
+    try:
+        yield
+    finally:
+        for recorder in recorders:
+            recorder.in_step -= 1
+
+
 def in_step() -> bool:
     """Whether a ``step()`` is open."""
     return any(recorder.in_step for recorder in devices.started())

@@ -55,7 +55,7 @@ def compare(optimizer: torch.optim.Optimizer, steps: int) -> None:
         (f"parameter {place} of group {number} ({str(p.dtype).removeprefix('torch.')}{list(p.shape)})", p)
         for number, group in enumerate(optimizer.param_groups)
         for place, p in enumerate(group["params"])
-        if type(p) is XlaTensor
+        if type(p) is XlaTensor and not getattr(p, "_is_sharded", False)
     ]
     if not found:
         return

@@ -20,15 +20,23 @@ def replaced(value: Any, convert: Callable[[Any], Any], select: Callable[[Any], 
     The given structure is left as it is. Goes into mappings, lists, tuples (named ones too), sets, and objects with attributes; an object
     that holds no tensor is returned itself.
     """
-    memo: dict[int, tuple[Any, Any]] = {}
+    return _Replacement(convert, select).of(value)
 
-    def replace(value: Any) -> Any:
+
+class _Replacement:
+    """Not a function that calls itself, which is a cycle: it would keep the tensors until the garbage collector comes."""
+
+    def __init__(self, convert: Callable[[Any], Any], select: Callable[[Any], bool]):
+        self.convert = convert
+        self.select = select
+        self.memo: dict[int, tuple[Any, Any]] = {}
+
+    def of(self, value: Any) -> Any:
+        """What takes the value's place. The original is kept beside it, so that its id is nobody else's meanwhile."""
+        memo = self.memo
         if id(value) not in memo:
-            # the original is kept beside its replacement, so that its id is nobody else's meanwhile
-            memo[id(value)] = (value, convert(value) if select(value) else _rebuilt(value, replace, memo))
+            memo[id(value)] = (value, self.convert(value) if self.select(value) else _rebuilt(value, self.of, memo))
         return memo[id(value)][1]
-
-    return replace(value)
 
 
 def _rebuilt(value: Any, replace: Callable[[Any], Any], memo: dict[int, tuple[Any, Any]]) -> Any:

@@ -20,7 +20,16 @@ def gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: list[list[int]] | None = None, pin_layout: bool = True) -> None:
-    """Replaces each gradient by its mean over all replicas, of its group if there are groups. With one replica it is that already."""
+    """Replaces each gradient by its mean over all replicas, of its group if there are groups. With one replica it is that already.
+
+    Raises:
+        RuntimeError: A parameter is sharded. Its gradient is a part of the mean already, and that of another part on each replica.
+    """
+    if any(getattr(p, "_is_sharded", False) for group in optimizer.param_groups for p in group["params"]):
+        raise RuntimeError(
+            "the optimizer's parameters are sharded, and their gradients were reduced in the backward pass: write "
+            "optimizer.step() in place of xm.optimizer_step(optimizer), and leave xm.reduce_gradients out"
+        )
     members = Members(groups)
     if members.size > 1:
         found = gradients(optimizer)

@@ -27,9 +27,13 @@ class Chain:
     def __init__(self, never):
         self.never = never  # false, but XLA doesn't know
         self.marks = []  # a number of each result
+        self.before = None  # a number of what comes before the next one
 
-    def run(self, name, operands, options, scale):
-        """The results of one recorded collective, times ``scale`` where there is one."""
+    def run(self, name, operands, options, scale, after):
+        """The results of one recorded collective, times ``scale`` where there is one. It begins when ``after`` are computed."""
+        for value in after:
+            if value.size:
+                self.before = _mark(value) if self.before is None else self.before + _mark(value)
         results = FUNCTIONS[name](self, operands, *options)
         return results if scale is None else [_scaled(value, scale) for value in results]
 
@@ -37,14 +41,19 @@ class Chain:
         """``function(value)``, one collective of JAX's, after those before it. Of nothing there is nothing to do."""
         if not value.size:
             return jnp.zeros(jax.eval_shape(function, value).shape, value.dtype)
-        if self.marks:
+        if self.before is not None:
             flat = value.ravel()
-            first = jnp.where(self.never, self.marks[-1].astype(value.dtype), flat[0])
+            first = jnp.where(self.never, self.before.astype(value.dtype), flat[0])
             value = lax.dynamic_update_index_in_dim(flat, first, 0, 0).reshape(value.shape)
         result = function(value)
-        first = result.ravel()[0]
-        self.marks.append((first.real if jnp.iscomplexobj(first) else first).astype(np.float32))
+        self.before = _mark(result)
+        self.marks.append(self.before)
         return result
+
+
+def _mark(value):
+    first = value.ravel()[0]
+    return (first.real if jnp.iscomplexobj(first) else first).astype(np.float32)
 
 
 def _scaled(value, scale):
@@ -53,7 +62,9 @@ def _scaled(value, scale):
 
 
 def _all_reduce(chain, operands, kind, groups):
-    return _bucketed(operands, lambda value: chain.next(lambda ready: _reduced(ready, kind, groups), value))
+    flat = [value.ravel() for value in operands]
+    results = _bucketed(flat, lambda whole: chain.next(lambda ready: _reduced(ready, kind, groups), whole))
+    return [result.reshape(value.shape) for result, value in zip(results, operands, strict=True)]
 
 
 def _reduced(value, kind, groups):
@@ -78,21 +89,17 @@ def _folded(combine, stacked):
     return result
 
 
-def _bucketed(operands, function):
-    """``function`` of each value, of many in one where they are small."""
-    results = [None] * len(operands)
-    for positions in _buckets(operands):
-        if len(positions) == 1:
-            results[positions[0]] = function(operands[positions[0]])
-            continue
-        whole = function(jnp.concatenate([operands[position].ravel() for position in positions]))
+def _bucketed(values, function):
+    """``function`` of each value, of many in one where they are small: along the last axis, which it leaves as it is."""
+    results = {}
+    for positions in _buckets(values):
+        whole = function(jnp.concatenate([values[position] for position in positions], axis=-1))
         start = 0
         for position in positions:
-            shape = operands[position].shape
-            end = start + math.prod(shape)
-            results[position] = whole[start:end].reshape(shape)
+            end = start + values[position].shape[-1]
+            results[position] = whole[..., start:end]
             start = end
-    return results
+    return [results[position] for position in range(len(values))]
 
 
 def _buckets(operands):
@@ -112,8 +119,33 @@ def _each(function):
     return lambda chain, operands, *options: [chain.next(lambda ready: function(ready, *options), value) for value in operands]
 
 
+def _all_gather(chain, operands, dim, groups):
+    if dim:
+        return _each(_gathered)(chain, operands, dim, groups)
+
+    def gather(whole):
+        return chain.next(lambda ready: lax.all_gather(ready, AXIS, axis_index_groups=groups), whole)
+
+    rows = _bucketed([value.ravel() for value in operands], gather)  # one a process
+    count = len(_of_group(groups))
+    return [row.reshape(count * value.shape[0], *value.shape[1:]) for row, value in zip(rows, operands, strict=True)]
+
+
 def _gathered(value, dim, groups):
     return lax.all_gather(value, AXIS, axis=dim, tiled=True, axis_index_groups=groups)
+
+
+def _reduce_scatter(chain, operands, kind, dim, groups):
+    if dim:
+        return _each(_scattered)(chain, operands, kind, dim, groups)
+
+    def scatter(whole):
+        return chain.next(lambda ready: _scattered(ready, kind, 0, groups), whole)
+
+    count = len(_of_group(groups))
+    shapes = [(value.shape[0] // count, *value.shape[1:]) for value in operands]
+    rows = [value.reshape(count, math.prod(shape)) for value, shape in zip(operands, shapes, strict=True)]
+    return [part.reshape(shape) for part, shape in zip(_bucketed(rows, scatter), shapes, strict=True)]
 
 
 def _scattered(value, kind, dim, groups):
@@ -154,7 +186,9 @@ def _broadcast(chain, operands, root, groups):
         kept = jnp.where(sends, value, jnp.zeros_like(value))
         return chain.next(lambda ready: lax.psum(ready, AXIS, axis_index_groups=groups), kept)
 
-    return [_from_bits(sent, value) for sent, value in zip(_bucketed([_bits(value) for value in operands], send), operands, strict=True)]
+    bits = [_bits(value) for value in operands]
+    results = _bucketed([value.ravel() for value in bits], send)
+    return [_from_bits(sent.reshape(value.shape), like) for sent, value, like in zip(results, bits, operands, strict=True)]
 
 
 def _bits(value):
@@ -173,8 +207,8 @@ def _from_bits(bits, like):
 
 FUNCTIONS = {
     "all_reduce": _all_reduce,
-    "all_gather": _each(_gathered),
-    "reduce_scatter": _each(_scattered),
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
     "all_to_all": _each(_exchanged),
     "collective_permute": _each(_permuted),
     "broadcast": _broadcast,

@@ -95,9 +95,9 @@ class _Run:
         return [None if layout is None else next(given) for layout in record.outputs]
 
     def together(self, record: Collective) -> Sequence[Any]:
-        operands = [self.values[value.index] for value in record.operands]
+        operands, after = ([self.values[value.index] for value in values] for values in (record.operands, record.after))
         scale = None if record.scale is None else next(self.floats)
-        return self.chain.run(record.name, operands, record.options, scale)
+        return self.chain.run(record.name, operands, record.options, scale, after)
 
     def dynamic(self, value: Any, operands: list[Any]) -> None:
         """Appends the arrays among an operand, in order."""

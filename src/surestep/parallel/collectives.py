@@ -82,11 +82,12 @@ def together(
     sizes: Sequence[Sequence[int]] | None = None,
     scale: float = 1.0,
     into: Sequence[torch.Tensor] | None = None,
+    after: Sequence[torch.Tensor] = (),
 ) -> list[torch.Tensor]:
     """Records a collective over tensors; its results are new tensors, or are written to those of ``into``.
 
     ``options`` are constants on which the processes must agree, without the groups. ``sizes`` are the results', where they are others than
-    the operands'.
+    the operands'. It begins when the tensors ``after`` have been computed.
     """
     if not tensors:
         return []
@@ -98,7 +99,7 @@ def together(
         if recorder.count >= recorder.limit:
             recorder.check_limit()
         try:
-            return _recorded(recorder, name, tensors, (*options, members.groups), members, sizes, scale, into)
+            return _recorded(recorder, name, tensors, (*options, members.groups), members, sizes, scale, into, after)
         except BaseException:
             recorder.repair()
             raise
@@ -113,17 +114,26 @@ def _recorded(
     sizes: Sequence[Sequence[int]] | None,
     scale: float,
     into: Sequence[Any] | None,
+    after: Sequence[Any],
 ) -> list[torch.Tensor]:
     values = tuple(record.value_of(recorder, tensor) for tensor in tensors)
+    earlier = tuple(record.value_of(recorder, tensor) for tensor in after)
     shapes = [tuple(size) for size in sizes] if sizes is not None else [tuple(tensor._layout.sizes) for tensor in tensors]
-    key: list[Any] = [_marks.get(name) or _marks.setdefault(name, Mark(name)), LIST, *values, LIFTED_FLOAT if scale != 1.0 else None]
+    key: list[Any] = [
+        _marks.get(name) or _marks.setdefault(name, Mark(name)),
+        LIST,
+        *values,
+        LIST,
+        *earlier,
+        LIFTED_FLOAT if scale != 1.0 else None,
+    ]
     add_constant(key, options)
     add_constant(key, shapes)
     exact = tuple(key)
     edge = recorder.place.edges.get(exact)
     if edge is None:
         outputs = tuple(record._dense(shape, tensor._layout.dtype) for shape, tensor in zip(shapes, tensors, strict=True))
-        made = Collective(name, values, options, outputs, LIFTED_FLOAT if scale != 1.0 else None, len(outputs))
+        made = Collective(name, values, earlier, options, outputs, LIFTED_FLOAT if scale != 1.0 else None, len(outputs))
         edge = recorder.exact(exact, lambda: (made, (outputs, _said(name, tensors, options, members))))
     outputs, what = edge.results
     if scale != 1.0:
@@ -185,15 +195,15 @@ def all_reduce(
     return together("all_reduce", tensors, (kind,), members, scale=scale, into=into)
 
 
-def all_gather(tensors: Sequence[torch.Tensor], dim: int, members: Members) -> list[torch.Tensor]:
-    """The values of all members, one after the other along ``dim``."""
+def all_gather(tensors: Sequence[torch.Tensor], dim: int, members: Members, after: Sequence[torch.Tensor] = ()) -> list[torch.Tensor]:
+    """The values of all members, one after the other along ``dim``; gathered once the tensors ``after`` have been computed."""
     if members.size == 1:
         return _scaled(tensors, 1.0, None)
     dims = {_dim(tensor, dim) for tensor in tensors}
     if len(dims) > 1:
-        return [all_gather([tensor], dim, members)[0] for tensor in tensors]
+        return [all_gather([tensor], dim, members, after)[0] for tensor in tensors]
     sizes = [_times(tensor.shape, dims, members.size, 1) for tensor in tensors]
-    return together("all_gather", tensors, tuple(dims), members, sizes)
+    return together("all_gather", tensors, tuple(dims), members, sizes, after=after)
 
 
 def reduce_scatter(kind: str, tensors: Sequence[torch.Tensor], dim: int, members: Members, scale: float = 1.0) -> list[torch.Tensor]:

@@ -22,11 +22,8 @@ MODULES = frozenset(
             "debug.metrics_saver",
             "debug.model_comparator",
         ),
-        *("distributed.data_parallel", "distributed.zero_redundancy_optimizer"),
-        *(
-            "experimental.assume_pure",
-            "experimental.custom_kernel",
-        ),
+        "distributed.data_parallel",
+        *("experimental.assume_pure", "experimental.custom_kernel"),
         *("experimental.gradient_accumulation", "experimental.mark_pattern_utils", "experimental.pallas_kernels", "experimental.pjrt"),
         *("experimental.pjrt_backend", "experimental.plugins", "experimental.quantized", "experimental.scan", "experimental.scan_layers"),
         *(

@@ -67,10 +67,14 @@ class Write(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """What all processes do together. ``options`` are constants; ``scale`` is LIFTED_FLOAT where the results are multiplied."""
+    """What all processes do together. ``options`` are constants; ``scale`` is LIFTED_FLOAT where the results are multiplied.
+
+    It begins when the values ``after`` have been computed, of which it is no function.
+    """
 
     name: str
     operands: tuple[Ref, ...]
+    after: tuple[Ref, ...]
     options: tuple[Any, ...]
     outputs: tuple[Layout, ...]
     scale: Mark | None
