@@ -68,8 +68,8 @@ def test_it_says_that_it_isnt_there_yet(module):
 
 
 def test_what_is_imported_from_a_module_says_so_too():
-    with pytest.raises(ImportError, match=r"torch_xla\.runtime\.use_spmd isn't in surestep yet"):
-        from surestep.torch_xla.runtime import use_spmd  # noqa: F401
+    with pytest.raises(ImportError, match=r"torch_xla\.runtime\.get_master_ip isn't in surestep yet"):
+        from surestep.torch_xla.runtime import get_master_ip  # noqa: F401
     with pytest.raises(ImportError, match="cannot import name 'nonsense'"):
         from surestep.torch_xla.runtime import nonsense  # noqa: F401
 
