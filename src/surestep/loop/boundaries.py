@@ -81,6 +81,11 @@ def add_step_closure(closure: Callable[..., Any], args: tuple = (), run_async: b
         (_asynchronous if run_async else _closures).append(lambda: closure(*args))
 
 
+def closures_wait() -> bool:
+    """Whether step closures wait for the next boundary."""
+    return bool(_closures or _asynchronous)
+
+
 def _run_closures() -> None:
     if not _closures and not _asynchronous:
         return

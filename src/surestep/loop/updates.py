@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -61,6 +61,11 @@ def numbers_of(rule: Rule, given: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(betas[name == "beta2"] if betas is not None and name in ("beta1", "beta2") else given[name] for name in rule.numbers)
 
 
+def are_numbers(values: Iterable[Any]) -> bool:
+    """Whether all are Python's numbers, by which a rule computes as PyTorch does; NumPy's float64 is one, a tensor isn't."""
+    return all(isinstance(value, (float, int)) for value in values)
+
+
 def flags_of(rule: Rule, given: Mapping[str, Any]) -> list[str]:
     """The flags that are set, out of a parameter group or the arguments of the function."""
     return [name for name in rule.flags if given.get(name)]
@@ -73,6 +78,7 @@ def _step(name: str, original: Callable[..., None]) -> Callable[..., None]:
     def step(params: list, grads: list, *lists: Any, **options: Any) -> None:
         prepared = _prepared(rule, params, grads, lists, options)
         if prepared is None:
+            update.note_written_out(name, params)
             return original(params, grads, *lists, **options)
         steps, states = prepared
         update.update(name, flags_of(rule, options), tuple(map(float, numbers_of(rule, options))), steps, params, grads, states)
@@ -85,7 +91,7 @@ def _prepared(rule: Rule, params: list, grads: list, lists: tuple, options: dict
     """The steps and the lists of state that an update takes; None where PyTorch's own function must do it."""
     if not update.stepping or not params or len(lists) < rule.steps or any(options.get(name) for name in _UNSUITED):
         return None
-    if any(type(number) not in (float, int) for number in numbers_of(rule, options)):
+    if not are_numbers(numbers_of(rule, options)):
         return None
     device = params[0].device
     for param, grad in zip(params, grads, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import types
 from collections import OrderedDict, defaultdict, deque
 from typing import Any
@@ -13,7 +14,9 @@ from surestep.replay.known import FIGURES, TENSOR_PROPERTIES, TRUSTED, tensor_me
 from surestep.replay.values import Argument, Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
 
 _DICTS = (dict, OrderedDict, defaultdict)
+_SEQUENCES = (list, tuple, deque, torch.Size)
 _MISSING = object()
+_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.BuiltinFunctionType)
 # Methods of the context that an autograd.Function is given.
 OF_CONTEXTS = {"save_for_backward", "save_for_forward", "mark_non_differentiable", "mark_dirty", "set_materialize_grads"}
 
@@ -21,6 +24,15 @@ OF_CONTEXTS = {"save_for_backward", "save_for_forward", "mark_non_differentiable
 def trusted(module: str) -> bool:
     """Whether a module's names are taken to stay what they are: PyTorch's and Python's own."""
     return module.partition(".")[0] in TRUSTED
+
+
+def is_library(function: Any) -> bool:
+    """Whether a function, or a class, is PyTorch's or Python's own.
+
+    ``functools.wraps`` gives a user's function the name of the module that it wraps: where its code is says more.
+    """
+    names = getattr(function, "__globals__", None)
+    return trusted((function.__module__ if names is None else names.get("__name__")) or "")
 
 
 def attribute(walk: Any, value: Value, name: str) -> Value:
@@ -55,6 +67,8 @@ def _of_plain(value: Known, name: str, path: str) -> Value:
 
 def _of_class(walk: Any, value: Known, name: str, path: str) -> Value:
     kind = value.object
+    if type(kind) is not type and hasattr(type(inspect.getattr_static(type(kind), name, None)), "__set__"):
+        raise NotReplayable(f"{path} is what the class's own class says")
     found = _in_class(walk, kind, name)
     if found is _MISSING:
         if hasattr(type(kind), name):
@@ -75,7 +89,7 @@ def _of_super(walk: Any, value: Super, name: str) -> Value:
         held = vars(each).get(name, _MISSING)
         if held is not _MISSING:
             walk.guards.item(vars(each), name, held, f"{each.__name__}.")
-            return _from_class(value.receiver, held, f"super().{name}")
+            return _from_class(walk, value.receiver, held, f"super().{name}")
         walk.guards.lacks(vars(each), name, each.__name__)
     raise Missing(f"super() has no attribute {name!r}")
 
@@ -112,12 +126,12 @@ def _of_tensor(walk: Any, value: Known, name: str, path: str) -> Value:
     walk.tensor(value)
     if name in FIGURES:
         return Known(getattr(tensor, name), path)  # of the layout, which is guarded
-    if name == "grad":
-        return New()  # there or not: backward and zero_grad inside the call decide
-    if name in TENSOR_PROPERTIES:
-        return New()
-    if name in tensor_methods() or hasattr(torch.Tensor, name):
+    if name in TENSOR_PROPERTIES or name == "grad_fn":
+        return New()  # a gradient is there or not: backward and zero_grad inside the call decide
+    if name in tensor_methods() or callable(getattr(torch.Tensor, name, None)):
         return Bound(value, name)
+    if hasattr(torch.Tensor, name):
+        raise NotReplayable(f"{path} is not followed")
     own = vars(tensor)  # what somebody has put there
     if isinstance(value, Argument):
         raise NotReplayable(f"{path}: an attribute of an argument")
@@ -165,11 +179,7 @@ def _of_instance(walk: Any, value: Known, name: str, path: str) -> Value:
         raise NotReplayable(f"{path}: {kind.__name__} decides what its attributes are (__getattribute__)")
     held = _in_class(walk, kind, name)
     if isinstance(held, property):
-        from surestep.replay import calls
-
-        if held.fget is None:
-            raise NotReplayable(f"{path} can't be read")
-        return calls.call(walk, Known(held.fget, path), [value], {})
+        return _property(walk, value, held, path)
     if held is not _MISSING and hasattr(type(held), "__set__"):
         raise NotReplayable(f"{path} is computed by a descriptor")
     own = getattr(thing, "__dict__", None)
@@ -182,7 +192,7 @@ def _of_instance(walk: Any, value: Known, name: str, path: str) -> Value:
         return walk.known(own[name], path)
     walk.guards.lacks(own, name, value.path)
     if held is not _MISSING:
-        return _from_class(value, held, path)
+        return _from_class(walk, value, held, path)
     if isinstance(thing, torch.nn.Module) and _in_class(walk, kind, "__getattr__") is torch.nn.Module.__getattr__:
         for table in ("_parameters", "_buffers", "_modules"):
             entries = own[table]
@@ -209,16 +219,28 @@ class _Method:
         return self.path
 
 
-def _from_class(value: Known, held: Any, path: str) -> Value:
+def _from_class(walk: Any, value: Known, held: Any, path: str) -> Value:
+    if isinstance(held, property):
+        return _property(walk, value, held, path)
     if isinstance(held, staticmethod):
         return Known(held.__func__, path)
     if isinstance(held, classmethod):
         return Known(_Method(held.__func__, Known(type(value.object)), path), path)
     if isinstance(held, types.FunctionType):
         return Known(_Method(held, value, path), path)
-    if hasattr(type(held), "__get__"):
+    if isinstance(held, _METHODS):
         return Bound(value, path.rpartition(".")[2])
-    return Known(held, path)
+    if hasattr(type(held), "__get__"):
+        raise NotReplayable(f"{path} is computed by a descriptor")
+    return walk.known(held, path)
+
+
+def _property(walk: Any, value: Known, held: property, path: str) -> Value:
+    from surestep.replay import calls
+
+    if held.fget is None:
+        raise NotReplayable(f"{path} can't be read")
+    return calls.call(walk, Known(held.fget, path), [value], {})
 
 
 def unbound(function: Any) -> tuple[Any, list[Value]]:
@@ -230,20 +252,35 @@ def unbound(function: Any) -> tuple[Any, list[Value]]:
     return function, []
 
 
+_PROTOCOL = ("__getitem__", "__iter__", "__len__", "__contains__", "__missing__", "__getattribute__")
+_PROTOCOL += ("keys", "values", "items", "get", "index", "count", "copy")
+
+
+def is_container(thing: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether a container is one of Python's own, or of a class that leaves to one of them how it is read."""
+    kind = type(thing)
+    if kind in kinds or not isinstance(thing, kinds):
+        return kind in kinds
+    base = next(each for each in kind.__mro__ if each in kinds)
+    return all(getattr(kind, name, None) is getattr(base, name, None) for name in _PROTOCOL)
+
+
 def guard_content(walk: Any, value: Known) -> None:
     """All that a container which existed before the call holds, containers in it too."""
     thing = value.object
-    if isinstance(thing, _DICTS):
+    if is_container(thing, _DICTS):
         walk.guards.whole(thing, value.path)
         for key, item in thing.items():
             _guard_inner(walk, item, f"{value.path}[{key!r}]")
-    elif isinstance(thing, (list, tuple, deque)):
+    elif is_container(thing, _SEQUENCES):
         if not isinstance(thing, tuple):
             walk.guards.sequence(thing, value.path)
         for position, item in enumerate(thing):
             _guard_inner(walk, item, f"{value.path}[{position}]")
     elif isinstance(thing, (set, frozenset)):
         raise NotReplayable(f"{value}: the order of a set's elements is not told")
+    else:
+        raise NotReplayable(f"what {value} (a {type(thing).__name__}) holds is decided by its class")
 
 
 def _guard_inner(walk: Any, item: Any, path: str) -> None:
@@ -256,6 +293,7 @@ def _guard_inner(walk: Any, item: Any, path: str) -> None:
 def children(walk: Any, value: Known) -> dict[str, Any]:
     """A module's children, guarded."""
     own = vars(value.object)
+    walk.guards.type(value.object)
     walk.guards.item(own, "_modules", own["_modules"], f"{value.path}.")
     walk.guards.whole(own["_modules"], value.path)
     return own["_modules"]
@@ -276,10 +314,10 @@ def iterate(walk: Any, value: Value) -> list[Value] | None:
             return None
         if isinstance(thing, (str, range)) or (isinstance(thing, tuple) and plain(thing)):
             return [Known(item) for item in thing]
-        if isinstance(thing, (list, tuple, deque)):
+        if is_container(thing, _SEQUENCES):
             guard_content(walk, value)
             return [Known(item, f"{value.path}[{position}]") for position, item in enumerate(thing)]
-        if isinstance(thing, _DICTS):
+        if is_container(thing, _DICTS):
             guard_content(walk, value)
             return [Known(key) for key in thing]
         if isinstance(thing, torch.nn.Module) and type(thing) in (torch.nn.Sequential, torch.nn.ModuleList):
@@ -306,7 +344,7 @@ def mapping(walk: Any, value: Value) -> dict[str, Value]:
     """The entries of a dict that is unpacked."""
     if isinstance(value, New) and value.type is dict and isinstance(value.items, dict):
         return dict(value.items)
-    if isinstance(value, Known) and isinstance(value.object, _DICTS):
+    if isinstance(value, Known) and is_container(value.object, _DICTS):
         guard_content(walk, value)
         return {key: Known(item, f"{value.path}[{key!r}]") for key, item in value.object.items()}
     raise NotReplayable(f"the entries of {value} are not known")
@@ -350,13 +388,13 @@ def _entry(walk: Any, value: Known, key: Value) -> Value:
     path = f"{value.path}[{key.object!r}]"
     if isinstance(thing, (dict, list)) and (id(thing), key.object) in walk.kept:
         return walk.kept[id(thing), key.object]
-    if isinstance(thing, _DICTS) and type(thing) is not defaultdict:
+    if is_container(thing, _DICTS):
         if key.object not in thing:
             raise NotReplayable(f"{path} is not there")
         walk.guards.item(thing, key.object, thing[key.object], f"{value.path} ")
         return walk.known(thing[key.object], path)
-    if isinstance(thing, (list, tuple, str, range, torch.Size)):
-        if isinstance(thing, list):
+    if isinstance(thing, (str, range)) or is_container(thing, _SEQUENCES):
+        if not isinstance(thing, (tuple, str, range)):
             walk.guards.sequence(thing, value.path)
         return walk.known(thing[key.object], path)
     if type(thing) in (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import abc
+import enum
 import functools
+import inspect
 import types
+from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
 import torch
@@ -113,10 +117,9 @@ def _function(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Val
     """A Python function: followed, if it is the user's; PyTorch's own decorators are seen through."""
     if getattr(function, "_wrapped_by_lr_sched", False):
         return optimizers.scheduled_step(walk, function, args, kwargs)
-    module = function.__module__ or ""
-    if module == "torch.utils._contextlib" or getattr(function.__code__, "co_filename", "").endswith("torch/utils/_contextlib.py"):
+    if function.__globals__.get("__name__") == "torch.utils._contextlib":
         return _decorated(walk, function, args, kwargs, path)
-    if attributes.trusted(module):
+    if attributes.is_library(function):
         special = modules.library(walk, function, args, kwargs)
         if special is not None:
             return special
@@ -223,7 +226,8 @@ def _method(walk: Any, function: Bound, args: list[Value], kwargs: dict[str, Val
             raise NotReplayable(f"{receiver}.{name}() does more than to compute")
         computed(walk, args, kwargs)
         return receiver if name.endswith("_") and not name.endswith("__") else New()
-    if isinstance(thing, (dict, list, tuple, set, frozenset, str, int, float)) and name in _PURE_METHODS:
+    kinds = (dict, OrderedDict, defaultdict, list, tuple, set, frozenset, str, int, float)
+    if attributes.is_container(thing, kinds) and name in _PURE_METHODS:
         return _method_of_container(walk, receiver, name, args, kwargs)
     if isinstance(thing, type):
         raise refusal(getattr(thing, name, thing))
@@ -316,8 +320,8 @@ def _builtin(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Valu
     """Python's own functions, where what they give is known; else a new value."""
     if function in (getattr, hasattr):
         return _getattr(walk, function, args)
-    if function is isinstance and isinstance(args[0], (Known, New)) and isinstance(args[1], Known):
-        return _isinstance(walk, args[0], args[1].object)
+    if function is isinstance and isinstance(args[0], (Known, New)):
+        return _isinstance(walk, args[0], _kinds(walk, args[1]))
     if function in (enumerate, zip, reversed, tuple, list, sorted):
         return _rearranged(walk, function, args, kwargs)
     if function is dict and not args:
@@ -333,6 +337,8 @@ def _builtin(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Valu
             walk.guards.type(args[0].object)
             return Known(type(args[0].object))
         return New()
+    if any(isinstance(value, Known) and isinstance(value.object, enum.Enum) for value in args) and function in (str, repr):
+        raise NotReplayable(f"a text is made of {args[0]}")
     if all(isinstance(value, Known) and plain(value.object) for value in (*args, *kwargs.values())):
         try:
             found = function(*_objects(args), **_named_objects(kwargs))
@@ -346,6 +352,9 @@ def _builtin(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Valu
 def _getattr(walk: Any, function: Any, args: list[Value]) -> Value:
     if not isinstance(args[1], Known):
         raise NotReplayable("an attribute by a name that is not known")
+    if isinstance(args[0], Known) and (function is hasattr or len(args) > 2):
+        if isinstance(inspect.getattr_static(type(args[0].object), str(args[1].object), None), property):
+            raise NotReplayable(f"whether {args[0]} has {args[1].object!r} is decided by a property's code")
     try:
         found = attributes.attribute(walk, args[0], args[1].object)
     except Missing:
@@ -361,9 +370,28 @@ def _getattr(walk: Any, function: Any, args: list[Value]) -> Value:
     return Known(hasattr(args[0].object, args[1].object)) if isinstance(args[0], Known) else New(bool)
 
 
-def _isinstance(walk: Any, value: Known | New, kinds: Any) -> Value:
+def _kinds(walk: Any, value: Value) -> tuple[type, ...]:
+    """The classes that ``isinstance`` asks for."""
+    if isinstance(value, Known) and isinstance(value.object, type):
+        return (value.object,)
+    if isinstance(value, Known) and isinstance(value.object, types.UnionType):
+        parts: list[Value] = [Known(kind) for kind in value.object.__args__]
+    elif isinstance(value, (Known, New)):
+        parts = attributes.iterate(walk, value) or []
+    else:
+        parts = []
+    if not parts:
+        raise NotReplayable(f"isinstance() of {value}")
+    return tuple(kind for part in parts for kind in _kinds(walk, part))
+
+
+def _isinstance(walk: Any, value: Known | New, kinds: tuple[type, ...]) -> Value:
+    kind = type(value.object) if isinstance(value, Known) else value.type
+    for each in kinds:
+        if not _tells_by_bases(each, kind):
+            raise NotReplayable(f"isinstance(..., {each.__name__}) is answered by Python code of that class")
     if isinstance(value, Known):
-        if not plain(value.object) and not isinstance(value, Argument):
+        if not plain(value.object) and not isinstance(value.object, torch.Tensor):
             walk.guards.type(value.object)
             walk.guards.order(type(value.object))
         return Known(isinstance(value.object, kinds))
@@ -374,6 +402,16 @@ def _isinstance(walk: Any, value: Known | New, kinds: Any) -> Value:
     return Known(issubclass(value.type, kinds))
 
 
+def _tells_by_bases(kind: type, of: type | None) -> bool:
+    """Whether the bases of a class alone say if it is one of this kind: no code of the kind's, no registering."""
+    if getattr(type(kind), "__instancecheck__", None) is type.__instancecheck__ or type(kind).__module__.startswith("torch."):
+        return True
+    if type(kind) is not abc.ABCMeta or of is None:
+        return False
+    derived = kind in of.__mro__ and all("__subclasshook__" not in vars(each) for each in kind.__mro__[:-1])
+    return derived or (kind.__module__ == "collections.abc" and attributes.trusted(of.__module__))
+
+
 def _length(walk: Any, value: Known | New) -> Value | None:
     if isinstance(value, New):
         return Known(len(value.items)) if isinstance(value.items, (list, dict)) else New(int)
@@ -381,7 +419,7 @@ def _length(walk: Any, value: Known | New) -> Value | None:
     if isinstance(thing, torch.Tensor):
         walk.tensor(value)
         return Known(len(thing))
-    if isinstance(thing, (list, dict, tuple)):
+    if isinstance(thing, (list, dict, tuple, deque)):
         attributes.guard_content(walk, value)
         return Known(len(thing))
     if isinstance(thing, (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import builtins
+import enum
 import operator
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 
 from surestep.replay import attributes, calls, stores
-from surestep.replay.values import Bound, Either, Known, Local, New, NotReplayable, Value, join, plain
+from surestep.replay.values import Argument, Bound, Either, Known, Local, New, NotReplayable, Value, join, plain
 
 _BINARY: dict[type[ast.operator], Any] = {
     ast.Add: operator.add,
@@ -247,32 +249,40 @@ def _unaryop(walk: Any, frame: Any, node: ast.UnaryOp) -> Value:
 def _boolop(walk: Any, frame: Any, node: ast.BoolOp) -> Value:
     stops = isinstance(node.op, ast.Or)  # `or` ends at the first that is true
     result: Value | None = None
-    for position, part in enumerate(node.values):
-        value = evaluate(walk, frame, part)
-        result = value if result is None else join(result, value)
-        known = truth(walk, value)
-        if known is stops or position == len(node.values) - 1:
-            return result
-        if known is not None:
-            result = None
+    with ExitStack() as stack:
+        for position, part in enumerate(node.values):
+            value = evaluate(walk, frame, part)
+            result = value if result is None else join(result, value)
+            known = truth(walk, value)
+            if known is stops or position == len(node.values) - 1:
+                return result
+            if known is not None:
+                result = None
+            else:
+                stack.enter_context(walk.undecided())  # whether Python comes to the next one
     raise AssertionError("an operation has operands")
 
 
 def _compare(walk: Any, frame: Any, node: ast.Compare) -> Value:
     left = evaluate(walk, frame, node.left)
     result: Value = Known(True)
-    for kind, part in zip(node.ops, node.comparators, strict=True):
-        right = evaluate(walk, frame, part)
-        one = _compared(walk, kind, left, right)
-        if isinstance(one, Known) and not one.object:
-            return one
-        result = one if isinstance(result, Known) else result
-        left = right
+    with ExitStack() as stack:
+        for kind, part in zip(node.ops, node.comparators, strict=True):
+            right = evaluate(walk, frame, part)
+            one = _compared(walk, kind, left, right)
+            if isinstance(one, Known) and not one.object:
+                return one
+            if not isinstance(one, Known):
+                stack.enter_context(walk.undecided())
+            result = one if isinstance(result, Known) else result
+            left = right
     return result
 
 
 def _compared(walk: Any, kind: ast.cmpop, left: Value, right: Value) -> Value:
     identity = isinstance(kind, (ast.Is, ast.IsNot))
+    if identity and not (_has_identity(left, right) and _has_identity(right, left)):
+        raise NotReplayable(f"whether {left} and {right} are one object is asked, and only their content is the same at each call")
     if isinstance(left, Known) and isinstance(right, Known):
         if identity or (plain(left.object) and plain(right.object)):
             return Known(bool(_COMPARE[type(kind)](left.object, right.object)))
@@ -302,6 +312,15 @@ def _compared(walk: Any, kind: ast.cmpop, left: Value, right: Value) -> Value:
     if all(_countable(value) for value in (left, right)):
         return New()
     raise NotReplayable(f"a comparison of {left} and {right}")
+
+
+def _has_identity(value: Value, other: Value) -> bool:
+    """Whether `is` says the same of it at each call. A list that is handed in is known by its content, and so are numbers and texts."""
+    if isinstance(other, Known) and (other.object is None or isinstance(other.object, (bool, type))):
+        return True
+    if isinstance(value, Argument):
+        return isinstance(value.object, (torch.Tensor, bool, type(None))) or not plain(value.object)
+    return not isinstance(value, New) or value.owned
 
 
 def _ifexp(walk: Any, frame: Any, node: ast.IfExp) -> Value:
@@ -349,7 +368,7 @@ def _joinedstr(walk: Any, frame: Any, node: ast.JoinedStr) -> Value:
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
             value = evaluate(walk, frame, part.value)
-            if not _countable(value):
+            if not _countable(value) or (isinstance(value, Known) and isinstance(value.object, enum.Enum)):
                 raise NotReplayable(f"a text is made of {value}")
     return New(str)
 
@@ -360,6 +379,7 @@ def _comprehension(kind: type) -> Any:
             raise NotReplayable("`:=` in a comprehension")
         before = frame.names
         elements: list[Value] | None = []
+        stack = ExitStack()
 
         def one() -> None:
             nonlocal elements
@@ -382,6 +402,7 @@ def _comprehension(kind: type) -> Any:
             if items is None:
                 items = [attributes.element(walk, source)]
                 elements = None
+                stack.enter_context(walk.undecided())
             for item in items:
                 stores.store(walk, frame, generator.target, item)
                 known: bool | None = True
@@ -390,12 +411,14 @@ def _comprehension(kind: type) -> Any:
                     known = None if found is None else known and found
                     if found is None:
                         elements = None
+                        stack.enter_context(walk.undecided())
                     elif not found:
                         break
                 if known is not False:
                     over(position + 1)
 
-        over(0)
+        with stack:  # what is not decided anywhere isn't decided to the end
+            over(0)
         frame.names = before
         return New(kind, elements)
 

@@ -5,12 +5,16 @@ They are kept in lists that C loops compare by identity: where a value was repla
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from operator import attrgetter, contains, getitem, is_
+from operator import attrgetter, contains, getitem, is_, itemgetter
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
+
+from surestep.replay.values import NotReplayable
 
 _MISSING = object()
 
@@ -26,7 +30,7 @@ class Guards:
         self.empty: dict[int, tuple[Any, str]] = {}
         self.cells: dict[int, tuple[Any, Any, str]] = {}
         self.codes: dict[int, tuple[Any, Any, Any, Any]] = {}
-        self.types: dict[int, tuple[Any, type]] = {}
+        self.types: dict[int, tuple[Any, type, dict | None]] = {}
         self.tensors: dict[int, tuple[torch.Tensor, str]] = {}
         self.orders: dict[int, tuple[type, tuple]] = {}
         self.counts: dict[int, tuple[Any, int, str]] = {}
@@ -78,8 +82,8 @@ class Guards:
             self.whole(function.__kwdefaults__, f"{function.__name__}'s defaults ")
 
     def type(self, thing: Any) -> None:
-        """The object's class."""
-        self.types[id(thing)] = (thing, type(thing))
+        """The object's class, and which dict holds its attributes."""
+        self.types[id(thing)] = (thing, type(thing), None if isinstance(thing, type) else getattr(thing, "__dict__", None))
 
     def tensor(self, tensor: torch.Tensor, path: str) -> None:
         """The tensor's memory, how it lies there, and whether it wants a gradient."""
@@ -248,9 +252,14 @@ def _cells(cells: list[tuple[Any, Any, str]]) -> Any:
     return holds, what
 
 
-def _types(objects: list[tuple[Any, type]]) -> Any:
-    things, kinds = [thing for thing, _ in objects], [kind for _, kind in objects]
-    return lambda: all(map(is_, map(type, things), kinds)), lambda: "an object has another class"
+def _types(objects: list[tuple[Any, type, dict | None]]) -> Any:
+    things, kinds = [thing for thing, _, _ in objects], [kind for _, kind, _ in objects]
+    holders, owns = [thing for thing, _, own in objects if own is not None], [own for _, _, own in objects if own is not None]
+    own = attrgetter("__dict__")
+    return (
+        lambda: all(map(is_, map(type, things), kinds)) and all(map(is_, map(own, holders), owns)),
+        lambda: "an object has another class, or another __dict__",
+    )
 
 
 def _tensors(tensors: list[tuple[torch.Tensor, str]]) -> Any:
@@ -264,8 +273,16 @@ def _tensors(tensors: list[tuple[torch.Tensor, str]]) -> Any:
     wanted = list(map(wants, things))
     trained = [tensor for tensor in things if tensor.requires_grad]
     hooks, after = attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks")
+    leaves = [(tensor, path) for tensor, path in tensors if tensor.requires_grad and tensor.is_leaf]
+    check_accumulators(leaves)
+    registered = RemovableHandle.next_id  # grows with each hook of whatever kind
 
     def holds() -> bool:
+        nonlocal registered
+        if registered != RemovableHandle.next_id:
+            if any(map(_is_held, map(itemgetter(0), leaves))):
+                return False
+            registered = RemovableHandle.next_id
         return (
             all(map(is_, map(getitem, places, names), known))
             and list(map(wants, things)) == wanted
@@ -277,11 +294,28 @@ def _tensors(tensors: list[tuple[torch.Tensor, str]]) -> Any:
         for (tensor, path), want in zip(tensors, wanted, strict=True):
             if tensor.requires_grad is not want:
                 return f"{path}.requires_grad is {tensor.requires_grad}"
-            if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
+            if tensor._backward_hooks or tensor._post_accumulate_grad_hooks or (want and tensor.is_leaf and _is_held(tensor)):
                 return f"{path} has a gradient hook"
         return "a tensor's memory was replaced (.data =, set_, another shape)"
 
     return holds, what
+
+
+def check_accumulators(leaves: list[tuple[torch.Tensor, str]]) -> None:
+    """Raises ``NotReplayable`` where somebody holds the node that accumulates a gradient: it may have hooks, which PyTorch doesn't show."""
+    for tensor, path in leaves:
+        if _is_held(tensor):
+            raise NotReplayable(f"{path}'s gradient accumulator is held by somebody, who may have hooked it")
+
+
+def _is_held(leaf: torch.Tensor) -> bool:
+    """Whether somebody has the node in Python: without, it goes with its graph, and its hooks do."""
+    if torch.is_inference_mode_enabled():
+        return False
+    with torch.enable_grad():
+        graph: Any = leaf.view_as(leaf)  # which holds the node, so that the count doesn't depend on whether others do
+    node = graph.grad_fn.next_functions[0][0]
+    return sys.getrefcount(node) > 3
 
 
 def _orders(kinds: list[tuple[type, tuple]]) -> Any:

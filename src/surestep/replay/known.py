@@ -120,7 +120,7 @@ PURE = frozenset(
     }
 )
 _NOT_PURE = {name for name in dir(operator) if name.startswith("i") and hasattr(operator, f"__{name}__") and name[1:] in dir(operator)}
-_NOT_PURE |= {"setitem", "delitem", "call", "iconcat", "attrgetter", "itemgetter", "methodcaller"}
+_NOT_PURE |= {"setitem", "delitem", "call", "is", "is_not", "iconcat", "attrgetter", "itemgetter", "methodcaller"}
 MATH = frozenset(
     function
     for module in (math, operator)

@@ -40,7 +40,7 @@ def call(walk: Any, module: Known, args: list[Value], kwargs: dict[str, Value]) 
     thing = module.object
     kind = type(thing)
     attributes.in_class(walk, kind, "__call__")
-    if kind.__call__ is not torch.nn.Module.__call__ and "__call__" in vars(kind):
+    if kind.__call__ is not torch.nn.Module.__call__:
         return _followed(walk, kind.__call__, module, args, kwargs)
     walk.guards.type(thing)
     _no_hooks(walk, module)
@@ -48,7 +48,7 @@ def call(walk: Any, module: Known, args: list[Value], kwargs: dict[str, Value]) 
         return _in_turn(walk, module, args)
     forward = attributes.attribute(walk, module, "forward")
     function = attributes.unbound(forward.object)[0] if isinstance(forward, Known) else None
-    if isinstance(function, types.FunctionType) and attributes.trusted(function.__module__ or ""):
+    if isinstance(function, types.FunctionType) and attributes.is_library(function):
         return _whole(walk, module, args, kwargs)
     from surestep.replay import calls
 
@@ -135,7 +135,7 @@ def _guard_attribute(walk: Any, value: Any, path: str) -> None:
         attributes.guard_content(walk, Known(value, path))
     elif isinstance(value, torch.nn.Module):
         guard_whole(walk, Known(value, path))
-    elif not (callable(value) and attributes.trusted(getattr(value, "__module__", "") or "")):
+    elif not (isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)) and attributes.is_library(value)):
         raise NotReplayable(f"{path} (a {type(value).__name__}) is used by one of PyTorch's modules")
 
 
@@ -165,7 +165,7 @@ def _parts(walk: Any, module: Known, table: str) -> dict[str, Known]:
 
 def method(walk: Any, receiver: Known, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """A method that PyTorch gives modules; None where it is the user's own, to be followed."""
-    if not isinstance(function, types.FunctionType) or not attributes.trusted(function.__module__ or ""):
+    if not isinstance(function, types.FunctionType) or not attributes.is_library(function):
         return None
     name = function.__name__
     if name == "forward":
@@ -199,6 +199,10 @@ def _mode(walk: Any, receiver: Known, name: str, args: list[Value], kwargs: dict
     wanted = name == "train" and bool(given.object)
     for _, part in _tree(walk, receiver):
         own = vars(part.object)
+        walk.guards.type(part.object)
+        if attributes.in_class(walk, type(part.object), "train") and type(part.object).train is not torch.nn.Module.train:
+            if part.object is not receiver.object:
+                raise NotReplayable(f"{part} has a train() of its own, whose Python must run at each call")
         if own["training"] is not wanted:
             raise NotReplayable(f"{receiver}.{name}() changes the module's mode. Call it before the step")
         walk.guards.item(own, "training", wanted, f"{part.path}.")

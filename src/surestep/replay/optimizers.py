@@ -8,6 +8,7 @@ import torch
 from torch.optim import optimizer as _optimizer
 
 from surestep.loop.updates import RULES, Rule
+from surestep.replay import attributes
 from surestep.replay.values import Known, NotReplayable, Value
 
 KINDS: dict[type, str] = {
@@ -31,9 +32,11 @@ def method(walk: Any, receiver: Known, function: Any, args: list[Value], kwargs:
     """A method of an optimizer of PyTorch's; None where it is the user's own, to be followed."""
     optimizer = receiver.object
     if type(optimizer) not in KINDS:
-        if (function.__module__ or "").startswith("torch."):
+        if attributes.is_library(function):
             raise _other_kind(receiver)
         return None
+    if not attributes.is_library(function):
+        return None  # what somebody has put in its place
     if function.__name__ == "zero_grad":
         _guard(walk, receiver)
         return Known(None)

@@ -59,6 +59,8 @@ def _kept_attribute(walk: Any, holder: Value, name: str, value: Value) -> bool:
     if not _simple(holder.object, name) or name not in getattr(holder.object, "__dict__", ()):
         return False
     walk.guards.type(holder.object)
+    for each in (name, "__setattr__"):
+        attributes.in_class(walk, type(holder.object), each)
     _keep(walk, vars(holder.object), name, value)
     return True
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import ast
 import enum
+import functools
+import types
 from typing import Any, NamedTuple
 
 import torch
@@ -121,7 +123,17 @@ def plain(value: Any) -> bool:
     """Whether an object is immutable through and through, so that its identity guards all of it."""
     if type(value) in (tuple, frozenset, torch.Size):
         return all(plain(item) for item in value)
-    return type(value) in _PLAIN or isinstance(value, enum.Enum)
+    return type(value) in _PLAIN or (isinstance(value, enum.Enum) and _is_simple(type(value)))
+
+
+_OF_ENUMS = {"__new__", "__init__", "__str__", "__repr__", "__format__"}  # that aren't called where members are compared or counted with
+
+
+@functools.cache
+def _is_simple(kind: type) -> bool:
+    """Whether an enumeration leaves to Python how its members are compared, added, and true or false."""
+    own = [(name, held) for each in kind.__mro__ for name, held in vars(each).items() if name.startswith("__") and name not in _OF_ENUMS]
+    return all(not isinstance(held, types.FunctionType) or held.__globals__["__name__"] == "enum" for _, held in own)
 
 
 def join(a: Value | None, b: Value | None) -> Value:

@@ -182,7 +182,7 @@ class Walk:
         elif isinstance(before, New) and before.type is list:
             expressions.require_owned(before)
             extra = attributes.iterate(self, operand)
-            before.items = None if before.items is None or extra is None else before.items + extra
+            before.items = None if before.items is None or extra is None or self.branches else before.items + extra
         else:
             stores.store(self, frame, node.target, expressions.binary(node.op, before, operand))
         return frame.names
