@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten
 
 from surestep.loop.updates import RULES, flags_of
 from surestep.replay.capture import Taken, graph_nodes
 from surestep.replay.guards import Guards
+from surestep.replay.results import flatten
 from surestep.replay.signature import Arguments
 from surestep.replay.values import NotReplayable
 from surestep.tensor.xla_tensor import XlaTensor
@@ -182,8 +182,7 @@ class Binding:
         raise NotReplayable("an optimizer steps that the code doesn't show")
 
     def _bind_results(self, arguments: Arguments, before: Entry, taken: Taken, result: Any) -> None:
-        _check_containers(result, set())
-        leaves, self.spec = tree_flatten(result)
+        leaves, self.spec = flatten(result)
         self.single = self.spec.is_leaf()
         self.keeps = list(self.guards.kept.values())
         leaves = [*leaves, *(_held(container, key) for container, key in self.keeps)]
@@ -288,18 +287,6 @@ def _host_argument(arguments: Arguments, source: torch.Tensor) -> int:
         if figures[0] == figures[1]:
             return number
     raise NotReplayable("a host tensor that is no argument is sent to the device. Send it before, or pass it")
-
-
-def _check_containers(result: Any, seen: set[int]) -> None:
-    """A replay makes each container of what is returned anew, so that one which is there twice would be two."""
-    if not isinstance(result, (list, dict)) and not (isinstance(result, tuple) and result):
-        return
-    if not isinstance(result, tuple):
-        if id(result) in seen:
-            raise NotReplayable("the step returns a list or dict that is in two places. Return a copy in one of them")
-        seen.add(id(result))
-    for item in result.values() if isinstance(result, dict) else result:
-        _check_containers(item, seen)
 
 
 def _constant(leaf: Any) -> Any:

@@ -135,7 +135,7 @@ class CompiledFunction:
         return result
 
     def _awaited(self, arguments: Arguments) -> Plan | None:
-        """The earlier call that this one is to be the same as: the last one whose guards hold. Micro-batches of several kinds take turns."""
+        """The earlier call that this one is to be like: the last one whose guards hold. Micro-batches of several kinds take turns."""
         plans = self.waiting.get(arguments.key, [])
         found = next((plan for plan in plans if plan.changed() is None), None)
         if found is not None:

@@ -35,6 +35,8 @@ class Guards:
         self.orders: dict[int, tuple[type, tuple]] = {}
         self.counts: dict[int, tuple[Any, int, str]] = {}
         self.optimizers: dict[int, tuple[torch.optim.Optimizer, str]] = {}
+        self.slots: dict[tuple[int, str], tuple[Any, Any, Any, str]] = {}
+        self.sets: dict[int, tuple[set, frozenset, str]] = {}
         self.kept: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where tensors of the call are kept: a container and a key
 
     # What the walk notes
@@ -85,6 +87,14 @@ class Guards:
         """The object's class, and which dict holds its attributes."""
         self.types[id(thing)] = (thing, type(thing), None if isinstance(thing, type) else getattr(thing, "__dict__", None))
 
+    def slot(self, thing: Any, member: Any, value: Any, path: str) -> None:
+        """``member``, a slot of the object's class, holds this value."""
+        self.slots[id(thing), member.__name__] = (thing, member.__get__, value, path)
+
+    def members(self, held: set, path: str) -> None:
+        """What a set of numbers and texts holds, in whatever order."""
+        self.sets[id(held)] = (held, frozenset(held), path)
+
     def tensor(self, tensor: torch.Tensor, path: str) -> None:
         """The tensor's memory, how it lies there, and whether it wants a gradient."""
         self.tensors.setdefault(id(tensor), (tensor, path))
@@ -114,6 +124,10 @@ class Guards:
             checks.append(_tensors(list(self.tensors.values())))
         if self.orders:
             checks.append(_orders(list(self.orders.values())))
+        if self.slots:
+            checks.append(_slots(list(self.slots.values())))
+        if self.sets:
+            checks.append(_sets(list(self.sets.values())))
         if self.counts:
             checks.append(_counts(list(self.counts.values())))
         return checks
@@ -321,6 +335,23 @@ def _is_held(leaf: torch.Tensor) -> bool:
 def _orders(kinds: list[tuple[type, tuple]]) -> Any:
     things, orders = [kind for kind, _ in kinds], [order for _, order in kinds]
     return lambda: all(map(is_, map(attrgetter("__mro__"), things), orders)), lambda: "the bases of a class changed"
+
+
+def _slots(read: list[tuple[Any, Any, Any, str]]) -> Any:
+    def changed() -> list[str]:
+        try:
+            return [path for thing, get, value, path in read if get(thing) is not value]
+        except AttributeError:  # it was deleted
+            return ["an attribute"]
+
+    return lambda: not changed(), lambda: f"{changed()[0]} has another value"
+
+
+def _sets(read: list[tuple[set, frozenset, str]]) -> Any:
+    def changed() -> list[str]:
+        return [path for held, members, path in read if held != members]
+
+    return lambda: not changed(), lambda: f"{changed()[0]} has other members"
 
 
 def _counts(containers: list[tuple[Any, int, str]]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from surestep.replay import attributes, expressions
+from surestep.replay import attributes, expressions, instances
 from surestep.replay.values import Known, New, NotReplayable, Value
 
 
@@ -28,6 +28,9 @@ def store(walk: Any, frame: Any, target: ast.expr, value: Value, in_place: bool 
     elif isinstance(target, ast.Attribute):
         holder = expressions.evaluate(walk, frame, target.value)
         name = expressions.mangled(frame, target.attr)
+        if isinstance(holder, New) and instances.is_instance(holder) and not in_place:
+            instances.store(walk, holder, name, value)
+            return
         own = isinstance(holder, New) and holder.owned and holder.type is object
         if in_place and isinstance(holder, Known) and not isinstance(holder.object, torch.Tensor) and not _simple(holder.object, name):
             raise NotReplayable(f"`{ast.unparse(target)}` is stored by the object's own code")
