@@ -20,6 +20,10 @@ KINDS: dict[type, str] = {
     torch.optim.Adadelta: "adadelta",
     torch.optim.Adamax: "adamax",
     torch.optim.RAdam: "radam",
+    torch.optim.NAdam: "nadam",
+    torch.optim.Rprop: "rprop",
+    torch.optim.ASGD: "asgd",
+    torch.optim.Adafactor: "adafactor",
 }
 
 

@@ -139,6 +139,11 @@ def zeros(like: XlaTensor) -> XlaTensor:
     return fresh(_zeros(like._storage.trace, dense))
 
 
+def sent(number: torch.Tensor, recorder: Recorder) -> torch.Tensor:
+    """A number of the host (a 0-dim CPU tensor) on the device."""
+    return fresh(Storage(recorder, layout((), (), 0, number.dtype), transfer.to_device(number, recorder.device)))
+
+
 def packed(numbers: Sequence[torch.Tensor], recorder: Recorder) -> list[torch.Tensor]:
     """Numbers of the host (0-dim CPU tensors of one dtype) as elements of one vector on the device."""
     values = torch.stack(list(numbers))
