@@ -182,7 +182,10 @@ class Binding:
         raise NotReplayable("an optimizer steps that the code doesn't show")
 
     def _bind_results(self, arguments: Arguments, before: Entry, taken: Taken, result: Any) -> None:
-        leaves, self.spec = flatten(result)
+        self.closures = [(closure, run_async) for closure, _, run_async in taken.closures]
+        if len(self.closures) != self.guards.closures:
+            raise NotReplayable("a step closure is added that the code doesn't show")
+        leaves, self.spec = flatten((result, [given for _, given, _ in taken.closures]) if self.closures else result)
         self.single = self.spec.is_leaf()
         self.keeps = list(self.guards.kept.values())
         leaves = [*leaves, *(_held(container, key) for container, key in self.keeps)]
@@ -268,6 +271,7 @@ class Binding:
                 for leaf in self.results
             ],
             self.spec,
+            self.closures,
         )
 
 

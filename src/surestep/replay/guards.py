@@ -6,7 +6,7 @@ They are kept in lists that C loops compare by identity: where a value was repla
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter, contains, getitem, is_, itemgetter
 from typing import Any
@@ -37,6 +37,9 @@ class Guards:
         self.optimizers: dict[int, tuple[torch.optim.Optimizer, str]] = {}
         self.slots: dict[tuple[int, str], tuple[Any, Any, Any, str]] = {}
         self.sets: dict[int, tuple[set, frozenset, str]] = {}
+        self.schedulers: list[Any] = []  # whose step() the call calls
+        self.closures = 0  # how many step closures the call adds
+        self.closed: dict[int, Container[Any]] = {}  # mappings that the call has changed by now, and their keys that it hasn't
         self.kept: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where tensors of the call are kept: a container and a key
 
     # What the walk notes
@@ -45,8 +48,17 @@ class Guards:
         """``container[key]`` is a tensor that the call makes; an object's ``__dict__`` for an attribute."""
         self.kept[id(container), key] = (container, key)
 
+    def close(self, mapping: Mapping[Any, Any], but: Container[Any]) -> None:
+        """From here on the call may not read the mapping, but for some keys: Python that a replay runs at its end has changed it."""
+        self.closed[id(mapping)] = but
+
+    def _open(self, mapping: Any, key: Any, path: str) -> None:
+        if id(mapping) in self.closed and key not in self.closed[id(mapping)]:
+            raise NotReplayable(f"{path} {key} is read after a scheduler's step(). Read it before, or step the scheduler after the call")
+
     def item(self, mapping: Mapping[Any, Any], key: Any, value: Any, path: str) -> None:
         """``mapping[key] is value``"""
+        self._open(mapping, key, path)
         self.items.setdefault(id(mapping), (mapping, {}, path))[1][key] = value
 
     def lacks(self, mapping: Mapping[Any, Any], key: Any, path: str) -> None:
@@ -55,6 +67,7 @@ class Guards:
 
     def whole(self, mapping: Mapping[Any, Any], path: str) -> None:
         """The mapping's keys and values, in order."""
+        self._open(mapping, "as a whole", path)
         self.wholes[id(mapping)] = (mapping, tuple(mapping), tuple(mapping.values()), path)
 
     def sequence(self, sequence: Sequence[Any], path: str) -> None:

@@ -227,8 +227,9 @@ def library(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value
     """Functions of PyTorch's, torch_xla's and ours that call what they are given; None where it isn't one of them."""
     import torch.utils.checkpoint
 
+    from surestep.loop.boundaries import add_step_closure
     from surestep.loop.optimizer import optimizer_step
-    from surestep.replay import calls, optimizers
+    from surestep.replay import actions, calls, optimizers
 
     if function is torch.utils.checkpoint.checkpoint:
         if "context_fn" in kwargs:
@@ -240,6 +241,8 @@ def library(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value
     if function in (dataclasses.fields, dataclasses.is_dataclass) and len(args) == 1 and isinstance(args[0], (Known, New)):
         of = args[0].type if isinstance(args[0], New) else args[0].object
         return Known(function(of), f"the fields of {args[0]}")
+    if function is add_step_closure:
+        return actions.step_closure(walk, args, kwargs)
     if function is torch.autograd.backward:
         return calls.computed(walk, args, kwargs)
     inner = getattr(function, "__wrapped__", None)

@@ -82,6 +82,8 @@ def step(walk: Any, receiver: Known) -> Value:
             raise NotReplayable(f"there are {name}, whose Python must run at each call")
         walk.guards.whole(hooks, name)
     _guard(walk, receiver)
+    if any(id(group) in walk.guards.closed for group in optimizer.param_groups):
+        raise NotReplayable(f"{receiver}.step() comes after its scheduler's step(). PyTorch wants it before")
     walk.guards.optimizers[id(optimizer)] = (optimizer, receiver.path)
     return Known(None)
 

@@ -16,8 +16,10 @@ from torch.utils._pytree import tree_unflatten
 from surestep.execute import transfer
 from surestep.execute.interrupts import Held
 from surestep.execute.program import Program, numbers_to_device
+from surestep.loop.boundaries import add_step_closure, boundary
 from surestep.loop.updates import are_numbers, flags_of, numbers_of
 from surestep.observe import events
+from surestep.observe.events import Cause
 from surestep.replay.binding import Binding, Entry, Result, Same
 from surestep.replay.capture import Taken
 from surestep.replay.guards import Guards
@@ -212,7 +214,20 @@ class Plan(Binding):
             del made[len(made) - len(self.keeps) :]
             for (container, key), tensor in zip(self.keeps, kept, strict=True):
                 container[key] = tensor
-        return made[0] if self.single else tree_unflatten(made, self.spec)
+        result = made[0] if self.single else tree_unflatten(made, self.spec)
+        return result if not self.closures and not self.guards.schedulers else self._act(result)
+
+    def _act(self, made: Any) -> Any:
+        """The Python that a replay runs: schedulers step, and step closures are added and called."""
+        for scheduler in self.guards.schedulers:
+            scheduler.step()
+        if not self.closures:
+            return made
+        result, arguments = made
+        for (closure, run_async), given in zip(self.closures, arguments, strict=True):
+            add_step_closure(closure, given, run_async)
+        boundary(Cause.CLOSURE)
+        return result
 
     def _set_grads(self, arrays: Any) -> None:
         """New gradients. Where nobody else holds the one before, its object goes on with the new values, which costs less."""
