@@ -21,6 +21,7 @@ from surestep.tensor.xla_tensor import XlaTensor
 _closures: list[Callable[[], Any]] = []
 _asynchronous: list[Callable[[], Any]] = []
 _lock = threading.Lock()
+watched_closures: list[tuple[Callable[..., Any], tuple, bool]] | None = None  # who wants to know of them puts a list here
 
 
 def sync(wait: bool = False, reset_scope: bool = True) -> None:
@@ -92,6 +93,13 @@ def add_step_closure(closure: Callable[..., Any], args: tuple = (), run_async: b
     """
     with _lock:
         (_asynchronous if run_async else _closures).append(lambda: closure(*args))
+    if watched_closures is not None:
+        watched_closures.append((closure, args, run_async))
+
+
+def closures_wait() -> bool:
+    """Whether step closures wait for the next boundary."""
+    return bool(_closures or _asynchronous)
 
 
 def _run_closures() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -29,7 +29,9 @@ class Rule(NamedTuple):
     numbers: tuple[str, ...]  # arguments that are inputs of the program
     flags: tuple[str, ...]  # arguments that say which formula it is, by being true (not zero)
     steps: bool = True  # whether its last list counts the steps
-    used: Callable[[Mapping[str, Any]], list[int]] | None = None  # which lists of state it uses; all if None
+    used: Callable[[Mapping[str, Any]], list[int]] | None = None  # which lists of state it uses; if None, those that hold any
+    split: Callable[[torch.Tensor], bool] | None = None  # tells parameters apart that have other state, by their gradient
+    narrow: bool = True  # whether for half precision, too
 
 
 def _rmsprop_state(given: Mapping[str, Any]) -> list[int]:
@@ -50,20 +52,49 @@ RULES = {
     "adadelta": Rule(("lr", "rho", "eps", "weight_decay"), ("maximize", "weight_decay")),
     "adamax": Rule(("lr", "beta1", "beta2", "eps", "weight_decay"), ("maximize", "weight_decay")),
     "radam": Rule(("lr", "beta1", "beta2", "weight_decay", "eps"), ("maximize", "weight_decay", "decoupled_weight_decay")),
+    "nadam": Rule(
+        ("lr", "beta1", "beta2", "weight_decay", "eps", "momentum_decay"), ("maximize", "weight_decay", "decoupled_weight_decay")
+    ),
+    "rprop": Rule(("etaminus", "etaplus", "step_size_min", "step_size_max"), ("maximize",)),
+    "asgd": Rule(("lambd", "lr", "t0", "alpha", "weight_decay"), ("maximize", "weight_decay")),
+    "adafactor": Rule(
+        ("lr", "beta2_decay", "eps1", "eps2", "d", "weight_decay"),
+        ("maximize", "weight_decay", "eps1"),
+        split=lambda grad: grad.dim() > 1,
+        narrow=False,
+    ),
+}
+_MODULES = {"adafactor": "torch.optim._adafactor"}
+# Where a parameter group has an argument of the function in a tuple.
+_IN_GROUP = {
+    **{"beta1": ("betas", 0), "beta2": ("betas", 1), "etaminus": ("etas", 0), "etaplus": ("etas", 1), "eps1": ("eps", 0), "eps2": ("eps", 1)},
+    **{"step_size_min": ("step_sizes", 0), "step_size_max": ("step_sizes", 1)},
 }
 
 _UNSUITED = ("differentiable", "fused", "grad_scale", "found_inf", "has_complex", "has_sparse_grad")
 
 
+def _value(given: Mapping[str, Any], name: str) -> Any:
+    if name in given or name not in _IN_GROUP:
+        return given.get(name)
+    holder, position = _IN_GROUP[name]
+    return given[holder][position]
+
+
 def numbers_of(rule: Rule, given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The numbers that a rule takes, out of a parameter group or the arguments of the function."""
-    betas = given.get("betas")
-    return tuple(betas[name == "beta2"] if betas is not None and name in ("beta1", "beta2") else given[name] for name in rule.numbers)
+    """The numbers that a rule takes, out of a parameter group or the arguments of the function; 0 for one that is None."""
+    values = [_value(given, name) for name in rule.numbers]
+    return tuple(0.0 if value is None else value for value in values)
+
+
+def are_numbers(values: Iterable[Any]) -> bool:
+    """Whether all are Python's numbers, by which a rule computes as PyTorch does; NumPy's float64 is one, a tensor isn't."""
+    return all(isinstance(value, (float, int)) for value in values)
 
 
 def flags_of(rule: Rule, given: Mapping[str, Any]) -> list[str]:
     """The flags that are set, out of a parameter group or the arguments of the function."""
-    return [name for name in rule.flags if given.get(name)]
+    return [name for name in rule.flags if _value(given, name)]
 
 
 def _step(name: str, original: Callable[..., None]) -> Callable[..., None]:
@@ -71,39 +102,67 @@ def _step(name: str, original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def step(params: list, grads: list, *lists: Any, **options: Any) -> None:
-        prepared = _prepared(rule, params, grads, lists, options)
-        if prepared is None:
+        prepared = [_prepared(rule, *part, options) for part in _parts(rule, params, grads, lists)]
+        if not prepared or any(part is None for part in prepared):
+            update.note_written_out(name, params)
             return original(params, grads, *lists, **options)
-        steps, states = prepared
-        update.update(name, flags_of(rule, options), tuple(map(float, numbers_of(rule, options))), steps, params, grads, states)
+        numbers = tuple(map(float, numbers_of(rule, options)))
+        for steps, params_, grads_, states in prepared:  # type: ignore[not-iterable]
+            update.update(name, flags_of(rule, options), numbers, steps, params_, grads_, states)
         return None
 
     return step
 
 
-def _prepared(rule: Rule, params: list, grads: list, lists: tuple, options: dict[str, Any]) -> tuple[list, list] | None:
-    """The steps and the lists of state that an update takes; None where PyTorch's own function must do it."""
-    if not update.stepping or not params or len(lists) < rule.steps or any(options.get(name) for name in _UNSUITED):
+def _parts(rule: Rule, params: list, grads: list, lists: tuple) -> list[tuple[list, list, list]]:
+    """Parameters, gradients and lists of state, apart by what state they have."""
+    if rule.split is None or not params:
+        return [(params, grads, list(lists))] if params else []
+    parts = []
+    for kind in (True, False):
+        chosen = [position for position, grad in enumerate(grads) if rule.split(grad) is kind]
+        if chosen:
+            parts.append(tuple([column[position] for position in chosen] for column in (params, grads, *lists)))
+    return [(params, grads, list(rest)) for params, grads, *rest in parts]
+
+
+def _prepared(rule: Rule, params: list, grads: list, lists: list, options: dict[str, Any]) -> tuple[list, list, list, list] | None:
+    """The steps, parameters, gradients and lists of state that an update takes; None where PyTorch's own function must do it."""
+    if not update.stepping or len(lists) < rule.steps or any(options.get(name) for name in _UNSUITED):
         return None
-    if any(type(number) not in (float, int) for number in numbers_of(rule, options)):
+    if not are_numbers(numbers_of(rule, options)):
         return None
     device = params[0].device
     for param, grad in zip(params, grads, strict=True):
         if type(param) is not XlaTensor or type(grad) is not XlaTensor or param.device != device or grad.device != device:
             return None
-        if param.shape != grad.shape or not param.dtype.is_floating_point:
+        if param.shape != grad.shape or not param.dtype.is_floating_point or (param.dtype.itemsize < 4 and not rule.narrow):
             return None
     if not rule.steps:
         states = _momentum_buffers(params, lists[0], options)
-        return None if states is None else ([], states)
+        return None if states is None else ([], params, grads, states)
     *states, steps = lists
-    used = list(range(len(states))) if rule.used is None else rule.used(options)
+    used = [position for position, column in enumerate(states) if any(tensor is not None for tensor in column)]
+    if rule.used is not None:
+        used = rule.used(options)
+    for position in used:
+        _send(params, states[position])
     if not all(type(tensor) is XlaTensor for position in used for tensor in states[position]) or not _on_device(params, steps):
         return None
     vector = update.as_vector(steps)
     if vector is not None:
         update.look_at(vector)
-    return ([vector] if vector is not None else steps), [states[position] for position in used]
+    return ([vector] if vector is not None else steps), params, grads, [states[position] for position in used]
+
+
+def _send(params: list, column: list) -> None:
+    """Moves numbers of the state that are on the host (NAdam's products) to the device, in the optimizer's state and in the list."""
+    optimizer = update.stepping[-1]
+    for position, (param, held) in enumerate(zip(params, column, strict=True)):
+        if type(held) is torch.Tensor and held.ndim == 0 and held.device.type == "cpu":
+            state = optimizer.state.get(param, {})
+            for key in [key for key, value in state.items() if value is held]:
+                state[key] = column[position] = update.sent(held, param._storage.trace)
 
 
 def _momentum_buffers(params: list, buffers: list, options: dict[str, Any]) -> list[list] | None:
@@ -144,7 +203,7 @@ def _after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
 
 def _install() -> None:
     for name in RULES:
-        module = importlib.import_module(f"torch.optim.{name}")
+        module = importlib.import_module(_MODULES.get(name, f"torch.optim.{name}"))
         setattr(module, name, _step(name, getattr(module, name)))
     register_optimizer_step_pre_hook(_before)
     register_optimizer_step_post_hook(_after)

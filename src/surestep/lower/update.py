@@ -107,6 +107,64 @@ def _radam(flags, n, c, param, grad, exp_avg, exp_avg_sq):
     return param - jnp.where(c.rect > 0, update * adaptive * c.rect, update), exp_avg, exp_avg_sq
 
 
+def _nadam(flags, n, c, param, grad, exp_avg, exp_avg_sq, mu_product):
+    param, grad = _decayed(flags, n, param, grad)
+    exp_avg = exp_avg + n.rest1 * (grad - exp_avg)
+    exp_avg_sq = exp_avg_sq * n.beta2 + n.rest2 * grad * grad
+    mu_product = mu_product * c.mu.astype(mu_product.dtype)
+    product = mu_product.astype(param.dtype)
+    denominator = jnp.sqrt(exp_avg_sq / c.correction) + n.eps
+    param = param - c.lr_grad / (1 - product) * (grad / denominator)
+    return param - c.lr_average / (1 - product * c.mu_next) * (exp_avg / denominator), exp_avg, exp_avg_sq, mu_product
+
+
+def _rprop(flags, n, c, param, grad, previous, step_size):
+    grad = -grad if "maximize" in flags else grad
+    sign = jnp.sign(grad * previous)
+    factor = jnp.where(sign > 0, n.etaplus, jnp.where(sign < 0, n.etaminus, jnp.where(sign == 0, 1, sign)))
+    step_size = jnp.clip(step_size * factor, n.step_size_min, n.step_size_max)
+    grad = jnp.where(factor == n.etaminus, 0, grad)
+    return param - jnp.sign(grad) * step_size, grad, step_size
+
+
+def _asgd(flags, n, c, param, grad, average, mu, eta):
+    grad = _descent(flags, n, param, grad)
+    rate, weight = eta.astype(param.dtype), mu.astype(param.dtype)
+    param = param * (1 - n.lambd * rate) - rate * grad
+    average = jnp.where(mu != 1, average + (param - average) * weight, param)
+    return param, average, c.mu, c.eta
+
+
+def _adafactor(flags, n, c, param, grad, *state):
+    grad = -grad if "maximize" in flags else grad
+    smallest = n.eps1 if "eps1" in flags else jnp.finfo(param.dtype).eps
+    alpha = jnp.maximum(n.eps2, jnp.sqrt(jnp.mean(param * param))) * c.rho
+    param = param * n.keep if "weight_decay" in flags else param
+    squared = grad * grad
+    if len(state) == 2:  # a matrix: the variance's row and column
+        row, column = (old + c.rest * (squared.mean(axis, keepdims=True) - old) for old, axis in zip(state, (-1, -2), strict=True))
+        new, variance = (row, column), row * column / jnp.maximum(row.mean(-2, keepdims=True), smallest)
+    else:
+        variance = state[0] + c.rest * (squared - state[0])
+        new = (variance,)
+    update = lax.rsqrt(jnp.maximum(variance, smallest * smallest)) * grad
+    return param - alpha / jnp.maximum(1, jnp.sqrt(jnp.mean(update * update)) / n.d) * update, *new
+
+
+def _nesterov(n: SimpleNamespace, step: Any) -> dict[str, Any]:
+    """NAdam's: the momentum's schedule, at this step and the next."""
+    mu, mu_next = (n.beta1 * (1 - 0.5 * 0.96 ** (count * n.momentum_decay)) for count in (step, step + 1))
+    return {
+        **{"mu": mu, "mu_next": mu_next, "correction": 1 - n.beta2**step},
+        **{"lr_grad": n.lr * (1 - mu), "lr_average": n.lr * mu_next},
+    }
+
+
+def _averaged(n: SimpleNamespace, step: Any) -> dict[str, Any]:
+    """ASGD's for the step that follows."""
+    return {"eta": n.lr / (1 + n.lambd * n.lr * step) ** n.alpha, "mu": 1 / jnp.maximum(1, step - n.t0)}
+
+
 def _betas(n: SimpleNamespace) -> dict[str, Any]:
     return {"rest1": 1 - n.beta1, "rest2": 1 - n.beta2, "keep": 1 - n.lr * n.weight_decay}
 
@@ -135,6 +193,15 @@ RULES = {
     ),
     "adadelta": Rule(("lr", "rho", "eps", "weight_decay"), lambda n: {"rest": 1 - n.rho}, None, _adadelta),
     "adamax": Rule(("lr", "beta1", "beta2", "eps", "weight_decay"), _betas, lambda n, step: {"rate": n.lr / (1 - n.beta1**step)}, _adamax),
+    "nadam": Rule(("lr", "beta1", "beta2", "weight_decay", "eps", "momentum_decay"), _betas, _nesterov, _nadam),
+    "rprop": Rule(("etaminus", "etaplus", "step_size_min", "step_size_max"), lambda n: {}, None, _rprop),
+    "asgd": Rule(("lambd", "lr", "t0", "alpha", "weight_decay"), lambda n: {}, _averaged, _asgd),
+    "adafactor": Rule(
+        ("lr", "beta2_decay", "eps1", "eps2", "d", "weight_decay"),
+        lambda n: {"keep": 1 - n.lr * n.weight_decay},
+        lambda n, step: {"rest": step**n.beta2_decay, "rho": jnp.minimum(n.lr, 1 / jnp.sqrt(step))},
+        _adafactor,
+    ),
     "radam": Rule(("lr", "beta1", "beta2", "weight_decay", "eps"), _betas, _rectified, _radam),
 }
 
@@ -154,12 +221,17 @@ def _update(rule: Rule) -> Any:
         for number, (param, grad, *state) in enumerate(zip(params, grads, *states, strict=True)):
             wide = opmath(param.dtype)
             n, each = of_dtype[wide]
-            new = rule.update(set(flags), n, each[number], *(value.astype(wide) for value in (param, grad, *state)))
+            new = rule.update(set(flags), n, each[number], *(_widened(value, param, wide) for value in (param, grad, *state)))
             for column, value, old in zip(written, new, (param, *state), strict=True):
                 column.append(value.astype(old.dtype))
         return [*new_steps, *(value for column in written for value in column)]
 
     return update
+
+
+def _widened(value: Any, param: Any, wide: Any) -> Any:
+    """State of another dtype than the parameter's are single numbers, which the rule rounds itself."""
+    return value.astype(wide) if value.dtype == param.dtype or value.ndim else value
 
 
 def _rounded(shared: dict[str, Any], counted: list[dict[str, Any]], params: int, dtype: np.dtype) -> tuple[Any, list[Any]]:

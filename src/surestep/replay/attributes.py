@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import types
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
 
 import torch
 
+from surestep.replay import instances
 from surestep.replay.known import FIGURES, TENSOR_PROPERTIES, TRUSTED, tensor_methods
 from surestep.replay.values import Argument, Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
 
-_DICTS = (dict, OrderedDict, defaultdict)
-_MISSING = object()
+DICTS = (dict, OrderedDict, defaultdict)
+SEQUENCES = (list, tuple, deque, torch.Size)
+MISSING = object()
+# Those that look in the class and the object, as `object` does.
+GENERIC = frozenset(
+    vars(kind)["__getattribute__"]
+    for kind in (object, tuple, dict, list, set, str, int, float, deque, OrderedDict, types.SimpleNamespace)
+    if "__getattribute__" in vars(kind)
+)
+_tuplegetter: type = type(vars(namedtuple("_", "field"))["field"])  # how a named tuple has its fields
+_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.BuiltinFunctionType)
 # Methods of the context that an autograd.Function is given.
 OF_CONTEXTS = {"save_for_backward", "save_for_forward", "mark_non_differentiable", "mark_dirty", "set_materialize_grads"}
 
@@ -23,10 +34,21 @@ def trusted(module: str) -> bool:
     return module.partition(".")[0] in TRUSTED
 
 
+def is_library(function: Any) -> bool:
+    """Whether a function, or a class, is PyTorch's or Python's own.
+
+    ``functools.wraps`` gives a user's function the name of the module that it wraps: where its code is says more.
+    """
+    names = getattr(function, "__globals__", None)
+    return trusted((function.__module__ if names is None else names.get("__name__")) or "")
+
+
 def attribute(walk: Any, value: Value, name: str) -> Value:
     """``value.name``"""
     if isinstance(value, Known):
         return _of_known(walk, value, name)
+    if isinstance(value, New) and (instances.is_instance(value) or instances.is_named_tuple(value.type)):
+        return instances.attribute(walk, value, name)
     if isinstance(value, New):
         return _of_new(value, name)
     if isinstance(value, Super):
@@ -36,13 +58,13 @@ def attribute(walk: Any, value: Value, name: str) -> Value:
     raise AssertionError(value)
 
 
-def _of_plain(value: Known, name: str, path: str) -> Value:
+def _of_plain(walk: Any, value: Known, name: str, path: str) -> Value:
     """An attribute of a number, a text, a dtype, a container of Python's own: a method, or what its type computes."""
     thing = value.object
     if isinstance(thing, enum.Enum):
         if name in ("name", "value") and plain(found := getattr(thing, name)):
             return Known(found, path)
-        raise NotReplayable(f"{path} is not followed")
+        return _of_instance(walk, value, name, path)
     if not hasattr(thing, name):
         raise Missing(f"{path} is not there")
     found = getattr(thing, name)
@@ -55,8 +77,10 @@ def _of_plain(value: Known, name: str, path: str) -> Value:
 
 def _of_class(walk: Any, value: Known, name: str, path: str) -> Value:
     kind = value.object
-    found = _in_class(walk, kind, name)
-    if found is _MISSING:
+    if type(kind) is not type and hasattr(type(inspect.getattr_static(type(kind), name, None)), "__set__"):
+        raise NotReplayable(f"{path} is what the class's own class says")
+    found = held(walk, kind, name)
+    if found is MISSING:
         if hasattr(type(kind), name):
             raise NotReplayable(f"{path} is what the class's own class says")
         raise Missing(f"{path} is not there")
@@ -68,14 +92,18 @@ def _of_class(walk: Any, value: Known, name: str, path: str) -> Value:
 
 
 def _of_super(walk: Any, value: Super, name: str) -> Value:
-    kind = value.receiver.object if isinstance(value.receiver.object, type) else type(value.receiver.object)
+    receiver = value.receiver
+    if isinstance(receiver, New):
+        kind: Any = receiver.type
+    else:
+        kind = receiver.object if isinstance(receiver.object, type) else type(receiver.object)
     walk.guards.order(kind)
     behind = kind.__mro__[kind.__mro__.index(value.owner) + 1 :]
     for each in behind:
-        held = vars(each).get(name, _MISSING)
-        if held is not _MISSING:
-            walk.guards.item(vars(each), name, held, f"{each.__name__}.")
-            return _from_class(value.receiver, held, f"super().{name}")
+        found = vars(each).get(name, MISSING)
+        if found is not MISSING:
+            walk.guards.item(vars(each), name, found, f"{each.__name__}.")
+            return from_class(walk, receiver, found, f"super().{name}")
         walk.guards.lacks(vars(each), name, each.__name__)
     raise Missing(f"super() has no attribute {name!r}")
 
@@ -87,7 +115,7 @@ def _of_new(value: New, name: str) -> Value:
         return New()  # what the call itself has put there
     if value.type in (None, torch.Tensor):
         if name in TENSOR_PROPERTIES:
-            return New()
+            return New(nullable=name == "grad")
         if name not in tensor_methods():
             raise NotReplayable(f"{name!r} of a tensor is not followed")
     return Bound(value, name)
@@ -100,8 +128,8 @@ def _of_known(walk: Any, value: Known, name: str) -> Value:
         return _of_tensor(walk, value, name, path)
     if isinstance(thing, types.ModuleType):
         return _of_module(walk, thing, name, path)
-    if plain(thing) or type(thing) in (*_DICTS, list, tuple, set, frozenset, deque):
-        return _of_plain(value, name, path)
+    if plain(thing) or type(thing) in (*DICTS, list, tuple, set, frozenset, deque):
+        return _of_plain(walk, value, name, path)
     if isinstance(thing, type):
         return _of_class(walk, value, name, path)
     return _of_instance(walk, value, name, path)
@@ -112,12 +140,12 @@ def _of_tensor(walk: Any, value: Known, name: str, path: str) -> Value:
     walk.tensor(value)
     if name in FIGURES:
         return Known(getattr(tensor, name), path)  # of the layout, which is guarded
-    if name == "grad":
-        return New()  # there or not: backward and zero_grad inside the call decide
-    if name in TENSOR_PROPERTIES:
-        return New()
-    if name in tensor_methods() or hasattr(torch.Tensor, name):
+    if name in TENSOR_PROPERTIES or name == "grad_fn":
+        return New(nullable=name in ("grad", "grad_fn"))  # a gradient is there or not: backward and zero_grad inside the call decide
+    if name in tensor_methods() or callable(getattr(torch.Tensor, name, None)):
         return Bound(value, name)
+    if hasattr(torch.Tensor, name):
+        raise NotReplayable(f"{path} is not followed")
     own = vars(tensor)  # what somebody has put there
     if isinstance(value, Argument):
         raise NotReplayable(f"{path}: an attribute of an argument")
@@ -139,7 +167,7 @@ def _of_module(walk: Any, module: types.ModuleType, name: str, path: str) -> Val
     return walk.known(names[name], path)
 
 
-def _in_class(walk: Any, kind: type, name: str) -> Any:
+def held(walk: Any, kind: Any, name: str) -> Any:
     """A class's attribute, as the class holds it; guarded, as is that the classes before don't have it."""
     walk.guards.order(kind)
     for each in kind.__mro__:
@@ -149,52 +177,90 @@ def _in_class(walk: Any, kind: type, name: str) -> Any:
             return held[name]
         if each is not object:
             walk.guards.lacks(held, name, each.__name__)
-    return _MISSING
+    return MISSING
 
 
 def in_class(walk: Any, kind: type, name: str) -> bool:
     """Whether a class or one of its bases has an attribute; guarded."""
-    return _in_class(walk, kind, name) is not _MISSING
+    return held(walk, kind, name) is not MISSING
 
 
 def _of_instance(walk: Any, value: Known, name: str, path: str) -> Value:
-    """Python's order: a property of the class, the object's own, the class's, and a module's parameters, buffers and children."""
-    thing, kind = value.object, type(value.object)
-    walk.guards.type(thing)
-    if _in_class(walk, kind, "__getattribute__") is not object.__getattribute__:
-        raise NotReplayable(f"{path}: {kind.__name__} decides what its attributes are (__getattribute__)")
-    held = _in_class(walk, kind, name)
-    if isinstance(held, property):
-        from surestep.replay import calls
+    """What the object's class says, in its ``__getattribute__`` and ``__getattr__``, is followed; else Python's order is."""
+    from surestep.replay import calls
 
-        if held.fget is None:
-            raise NotReplayable(f"{path} can't be read")
-        return calls.call(walk, Known(held.fget, path), [value], {})
-    if held is not _MISSING and hasattr(type(held), "__set__"):
+    kind = type(value.object)
+    walk.guards.type(value.object)
+    getter = held(walk, kind, "__getattribute__")
+    try:
+        if isinstance(getter, types.FunctionType):
+            return _answered(walk, calls.call(walk, Known(getter, path), [value, Known(name)], {}), path)
+        return generic(walk, value, name)
+    except Missing:
+        other = held(walk, kind, "__getattr__")
+        if other is MISSING:
+            raise
+        if other is torch.nn.Module.__getattr__:
+            return of_module(walk, value, name)
+        if not isinstance(other, types.FunctionType):
+            raise NotReplayable(f"{path}: {kind.__name__} decides what its attributes are (__getattr__)") from None
+        return _answered(walk, calls.call(walk, Known(other, path), [value, Known(name)], {}), path)
+
+
+def _answered(walk: Any, found: Value, path: str) -> Value:
+    from surestep.replay.walk import NEVER
+
+    if found is NEVER:
+        raise Missing(f"{path} is not there")
+    return found
+
+
+def generic(walk: Any, value: Known, name: str) -> Value:
+    """``object.__getattribute__``: a property of the class, the object's own, the class's."""
+    thing, kind = value.object, type(value.object)
+    path = f"{value.path}.{name}" if value.path else name
+    plainly = next((each["__getattribute__"] for each in map(vars, kind.__mro__) if _is_own(each)), None)
+    if plainly not in GENERIC:
+        raise NotReplayable(f"{path}: {kind.__name__} decides what its attributes are (__getattribute__)")
+    found = held(walk, kind, name)
+    if isinstance(found, property):
+        return _property(walk, value, found, path)
+    if isinstance(found, _tuplegetter):
+        return walk.known(found.__get__(thing), path)
+    if isinstance(found, types.MemberDescriptorType):
+        if not hasattr(thing, name):
+            raise NotReplayable(f"{path} has no value yet")
+        walk.guards.slot(thing, found, found.__get__(thing), path)
+        return walk.known(found.__get__(thing), path)
+    if found is not MISSING and hasattr(type(found), "__set__"):
         raise NotReplayable(f"{path} is computed by a descriptor")
-    own = getattr(thing, "__dict__", None)
-    if own is None:
-        raise NotReplayable(f"{path}: a {kind.__name__} can't be looked into")
+    own = getattr(thing, "__dict__", {})
     if (id(own), name) in walk.kept:
         return walk.kept[id(own), name]
     if name in own:
         walk.guards.item(own, name, own[name], f"{value.path}.")
         return walk.known(own[name], path)
     walk.guards.lacks(own, name, value.path)
-    if held is not _MISSING:
-        return _from_class(value, held, path)
-    if isinstance(thing, torch.nn.Module) and _in_class(walk, kind, "__getattr__") is torch.nn.Module.__getattr__:
-        for table in ("_parameters", "_buffers", "_modules"):
-            entries = own[table]
-            if name in entries:
-                walk.guards.item(own, table, entries, f"{value.path}.")
-                walk.guards.item(entries, name, entries[name], f"{value.path}.")
-                return walk.known(entries[name], path)
-            walk.guards.lacks(entries, name, value.path)
-        raise Missing(f"{value} has no attribute {name!r}")
-    if _in_class(walk, kind, "__getattr__") is not _MISSING:
-        raise NotReplayable(f"{path}: {kind.__name__} decides what its attributes are (__getattr__)")
+    if found is not MISSING:
+        return from_class(walk, value, found, path)
     raise Missing(f"{value} has no attribute {name!r}")
+
+
+def of_module(walk: Any, value: Known, name: str) -> Value:
+    """What ``torch.nn.Module.__getattr__`` finds: a parameter, a buffer or a child."""
+    own = vars(value.object)
+    for table in ("_parameters", "_buffers", "_modules"):
+        entries = own[table]
+        walk.guards.item(own, table, entries, f"{value.path}.")
+        if name in entries:
+            walk.guards.item(entries, name, entries[name], f"{value.path}.")
+            return walk.known(entries[name], f"{value.path}.{name}" if value.path else name)
+        walk.guards.lacks(entries, name, value.path)
+    raise Missing(f"{value} has no attribute {name!r}")
+
+
+def _is_own(names: Any) -> bool:
+    return "__getattribute__" in names and not isinstance(names["__getattribute__"], types.FunctionType)
 
 
 class _Method:
@@ -209,16 +275,30 @@ class _Method:
         return self.path
 
 
-def _from_class(value: Known, held: Any, path: str) -> Value:
+def from_class(walk: Any, value: Known | New, held: Any, path: str) -> Value:
+    """What a class's attribute is when it is read from an object: a function is a method then."""
+    if isinstance(held, property):
+        return _property(walk, value, held, path)
     if isinstance(held, staticmethod):
         return Known(held.__func__, path)
     if isinstance(held, classmethod):
-        return Known(_Method(held.__func__, Known(type(value.object)), path), path)
+        kind: Any = type(value.object) if isinstance(value, Known) else value.type
+        return Known(_Method(held.__func__, Known(kind), path), path)
     if isinstance(held, types.FunctionType):
         return Known(_Method(held, value, path), path)
-    if hasattr(type(held), "__get__"):
+    if isinstance(held, _METHODS):
         return Bound(value, path.rpartition(".")[2])
-    return Known(held, path)
+    if hasattr(type(held), "__get__"):
+        raise NotReplayable(f"{path} is computed by a descriptor")
+    return walk.known(held, path)
+
+
+def _property(walk: Any, value: Known | New, held: property, path: str) -> Value:
+    from surestep.replay import calls
+
+    if held.fget is None:
+        raise NotReplayable(f"{path} can't be read")
+    return calls.call(walk, Known(held.fget, path), [value], {})
 
 
 def unbound(function: Any) -> tuple[Any, list[Value]]:
@@ -230,32 +310,50 @@ def unbound(function: Any) -> tuple[Any, list[Value]]:
     return function, []
 
 
+_PROTOCOL = ("__getitem__", "__iter__", "__len__", "__contains__", "__missing__", "__getattribute__")
+_PROTOCOL += ("keys", "values", "items", "get", "index", "count", "copy")
+
+
+def is_container(thing: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether a container is one of Python's own, or of a class that leaves to one of them how it is read."""
+    kind = type(thing)
+    if kind in kinds or not isinstance(thing, kinds):
+        return kind in kinds
+    base = next(each for each in kind.__mro__ if each in kinds)
+    return all(getattr(kind, name, None) is getattr(base, name, None) for name in _PROTOCOL)
+
+
 def guard_content(walk: Any, value: Known) -> None:
     """All that a container which existed before the call holds, containers in it too."""
     thing = value.object
-    if isinstance(thing, _DICTS):
+    if is_container(thing, DICTS):
         walk.guards.whole(thing, value.path)
         for key, item in thing.items():
             _guard_inner(walk, item, f"{value.path}[{key!r}]")
-    elif isinstance(thing, (list, tuple, deque)):
+    elif is_container(thing, SEQUENCES):
         if not isinstance(thing, tuple):
             walk.guards.sequence(thing, value.path)
         for position, item in enumerate(thing):
             _guard_inner(walk, item, f"{value.path}[{position}]")
+    elif type(thing) is set and all(map(plain, thing)):
+        walk.guards.members(thing, value.path)
     elif isinstance(thing, (set, frozenset)):
         raise NotReplayable(f"{value}: the order of a set's elements is not told")
+    else:
+        raise NotReplayable(f"what {value} (a {type(thing).__name__}) holds is decided by its class")
 
 
 def _guard_inner(walk: Any, item: Any, path: str) -> None:
     if isinstance(item, torch.Tensor):
         walk.guards.tensor(item, path)
-    elif isinstance(item, (*_DICTS, list, tuple, deque, set)):
+    elif isinstance(item, (*DICTS, list, tuple, deque, set)):
         guard_content(walk, Known(item, path))
 
 
 def children(walk: Any, value: Known) -> dict[str, Any]:
     """A module's children, guarded."""
     own = vars(value.object)
+    walk.guards.type(value.object)
     walk.guards.item(own, "_modules", own["_modules"], f"{value.path}.")
     walk.guards.whole(own["_modules"], value.path)
     return own["_modules"]
@@ -263,6 +361,9 @@ def children(walk: Any, value: Known) -> dict[str, Any]:
 
 def iterate(walk: Any, value: Value) -> list[Value] | None:
     """The elements of an iterable, None where they aren't known one by one."""
+    if isinstance(value, New) and value.type is types.GeneratorType:
+        items, value.items = value.items, None  # it is used up, or in the middle
+        return items
     if isinstance(value, New):
         if value.type is dict and isinstance(value.items, dict):
             return [Known(key) for key in value.items]
@@ -270,16 +371,19 @@ def iterate(walk: Any, value: Value) -> list[Value] | None:
             return list(value.items)
         if value.type in (None, torch.Tensor, list, tuple, dict, range, str):
             return None
+        if instances.is_instance(value) and instances.ENTRIES in value.items:
+            found = instances.special(walk, value, "keys", [])
+            return None if found is None else iterate(walk, found)
     if isinstance(value, Known):
         thing = value.object
         if isinstance(thing, torch.Tensor):
             return None
         if isinstance(thing, (str, range)) or (isinstance(thing, tuple) and plain(thing)):
             return [Known(item) for item in thing]
-        if isinstance(thing, (list, tuple, deque)):
+        if is_container(thing, SEQUENCES):
             guard_content(walk, value)
             return [Known(item, f"{value.path}[{position}]") for position, item in enumerate(thing)]
-        if isinstance(thing, _DICTS):
+        if is_container(thing, DICTS):
             guard_content(walk, value)
             return [Known(key) for key in thing]
         if isinstance(thing, torch.nn.Module) and type(thing) in (torch.nn.Sequential, torch.nn.ModuleList):
@@ -306,7 +410,13 @@ def mapping(walk: Any, value: Value) -> dict[str, Value]:
     """The entries of a dict that is unpacked."""
     if isinstance(value, New) and value.type is dict and isinstance(value.items, dict):
         return dict(value.items)
-    if isinstance(value, Known) and isinstance(value.object, _DICTS):
+    if instances.is_instance(value) or (isinstance(value, New) and value.type in (list, types.GeneratorType)):
+        if instances.is_instance(value):
+            value = instances.special(walk, value, "items", [])
+        pairs = [iterate(walk, pair) for pair in iterate(walk, value) or ()]
+        if pairs and all(pair is not None and len(pair) == 2 and isinstance(pair[0], Known) and plain(pair[0].object) for pair in pairs):
+            return {key.object: item for key, item in pairs}  # type: ignore[missing-attribute]
+    if isinstance(value, Known) and is_container(value.object, DICTS):
         guard_content(walk, value)
         return {key: Known(item, f"{value.path}[{key!r}]") for key, item in value.object.items()}
     raise NotReplayable(f"the entries of {value} are not known")
@@ -314,6 +424,9 @@ def mapping(walk: Any, value: Value) -> dict[str, Value]:
 
 def subscript(walk: Any, value: Value, key: Value) -> Value:
     """``value[key]``"""
+    found = instances.special(walk, value, "__getitem__", [key])
+    if found is not None:
+        return found
     if isinstance(value, New):
         if value.type in (None, torch.Tensor, str, range):
             _read(walk, key)
@@ -350,13 +463,13 @@ def _entry(walk: Any, value: Known, key: Value) -> Value:
     path = f"{value.path}[{key.object!r}]"
     if isinstance(thing, (dict, list)) and (id(thing), key.object) in walk.kept:
         return walk.kept[id(thing), key.object]
-    if isinstance(thing, _DICTS) and type(thing) is not defaultdict:
+    if is_container(thing, DICTS):
         if key.object not in thing:
             raise NotReplayable(f"{path} is not there")
         walk.guards.item(thing, key.object, thing[key.object], f"{value.path} ")
         return walk.known(thing[key.object], path)
-    if isinstance(thing, (list, tuple, str, range, torch.Size)):
-        if isinstance(thing, list):
+    if isinstance(thing, (str, range)) or is_container(thing, SEQUENCES):
+        if not isinstance(thing, (tuple, str, range)):
             walk.guards.sequence(thing, value.path)
         return walk.known(thing[key.object], path)
     if type(thing) in (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict):

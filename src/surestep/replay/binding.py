@@ -4,15 +4,16 @@ Python.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten
 
 from surestep.loop.updates import RULES, flags_of
 from surestep.replay.capture import Taken, graph_nodes
 from surestep.replay.guards import Guards
+from surestep.replay.results import flatten
 from surestep.replay.signature import Arguments
 from surestep.replay.values import NotReplayable
 from surestep.tensor.xla_tensor import XlaTensor
@@ -21,19 +22,34 @@ from surestep.trace.recorder import Recorder
 from surestep.trace.storage import Storage
 
 
-class Entry(NamedTuple):
-    """The gradients before a call, where there were any."""
+class Gone(NamedTuple):
+    """A gradient that the call took away from its parameter, and that nobody else holds. Its memory may live on in another tensor."""
 
-    params: list[torch.Tensor]
-    grads: list[torch.Tensor | None]
+    array: Any  # its value before the call
+    layout: Layout
+    whole: Layout  # its storage's
 
 
-def entry(guards: Guards) -> Entry:
-    """The gradients of all that the step can see, before it runs."""
-    params: list[torch.Tensor] = [
-        tensor for tensor, _ in guards.tensors.values() if isinstance(tensor, XlaTensor) and tensor.requires_grad and tensor.is_leaf
-    ]
-    return Entry(params, [param.grad for param in params])
+class Entry:
+    """The gradients of all that a step can see, before it runs; None where there is none."""
+
+    def __init__(self, guards: Guards):
+        self.params: list[torch.Tensor] = [
+            tensor for tensor, _ in guards.tensors.values() if isinstance(tensor, XlaTensor) and tensor.requires_grad and tensor.is_leaf
+        ]
+        self.grads: list[torch.Tensor | Gone | None] = [param.grad for param in self.params]
+        self.arrays = [grad._storage.array if type(grad) is XlaTensor else None for grad in self.grads]
+
+    def let_go(self) -> None:
+        """After the call: a gradient that lives on only because it is noted here is no output of the program."""
+        for number, (param, array) in enumerate(zip(self.params, self.arrays, strict=True)):
+            grad = self.grads[number]
+            if type(grad) is not XlaTensor or param.grad is grad:
+                continue
+            tensor, gone = weakref.ref(grad), Gone(array, grad._layout, grad._storage.layout)
+            self.grads[number] = grad = None
+            living = tensor()
+            self.grads[number] = gone if living is None else living
 
 
 class Result(NamedTuple):
@@ -62,7 +78,9 @@ class Numbers(NamedTuple):
 
 
 class _Owners(NamedTuple):
-    """Whose memory a storage is, by its identity: an argument's or a gradient's (their positions), or a tensor's from outside."""
+    """Whose memory a storage is, by its identity: an argument's or a gradient's (their positions), or a tensor's from outside. A gradient
+    that is gone is told by its array.
+    """
 
     arguments: dict[int, int]
     grads: dict[int, int]
@@ -82,7 +100,11 @@ class Binding:
         self.missing = [grad is None for grad in before.grads]
         of = _Owners(
             {id(tensor._storage): position for position, tensor in enumerate(arguments.tensors)},
-            {id(grad._storage): position for position, grad in enumerate(before.grads) if type(grad) is XlaTensor},
+            {
+                id(grad.array if type(grad) is Gone else grad._storage): position
+                for position, grad in enumerate(before.grads)
+                if type(grad) in (Gone, XlaTensor)
+            },
             {id(tensor._storage): tensor for tensor, _ in guards.tensors.values() if type(tensor) is XlaTensor},
         )
         self._bind_leaves(of, arguments, before, taken)
@@ -103,8 +125,9 @@ class Binding:
         self.from_host: list[tuple[int, int]] = []
         self.from_grad: list[tuple[int, int]] = []
         self.grad_layouts: list[tuple[int, Layout, Layout]] = []
+        self.gone: list[int] = []  # gradients that the program reads and the call takes away
         for position, (array, storage) in enumerate(zip(taken.leaves, taken.owners, strict=True)):
-            known = None if storage is None else id(storage)
+            known = id(array if storage is None else storage)
             self.storages.append(None)
             if known in of.arguments:
                 self.from_argument.append((position, of.arguments[known]))
@@ -113,9 +136,12 @@ class Binding:
             elif known in of.grads:
                 number = of.grads[known]
                 grad = before.grads[number]
-                assert type(grad) is XlaTensor
                 self.from_grad.append((position, number))
-                self.grad_layouts.append((number, grad._layout, grad._storage.layout))
+                if type(grad) is Gone:
+                    self.gone.append(number)
+                    self.grad_layouts.append((number, grad.layout, grad.whole))
+                elif type(grad) is XlaTensor:
+                    self.grad_layouts.append((number, grad._layout, grad._storage.layout))
             elif known in of.outside:
                 self.storages[-1] = storage
                 self.kept.append(storage)  # type: ignore[bad-argument-type]
@@ -139,6 +165,11 @@ class Binding:
         self.numbers: list[Numbers] = []
         self.uniform = [noted.uniform for noted in taken.updates if noted.uniform is not None]
         for noted in taken.updates:
+            if noted.position is None:
+                raise NotReplayable(
+                    f"a step of {noted.rule} is written out in PyTorch's operations: a number of it is a tensor, or its parameters are "
+                    f"complex or sparse"
+                )
             rule = RULES[noted.rule]
             group = self._group_of(noted.param)
             self.numbers.append(Numbers(noted.position, len(rule.numbers), rule, flags_of(rule, group), group))
@@ -151,12 +182,15 @@ class Binding:
         raise NotReplayable("an optimizer steps that the code doesn't show")
 
     def _bind_results(self, arguments: Arguments, before: Entry, taken: Taken, result: Any) -> None:
-        leaves, self.spec = tree_flatten(result)
+        self.closures = [(closure, run_async) for closure, _, run_async in taken.closures]
+        if len(self.closures) != self.guards.closures:
+            raise NotReplayable("a step closure is added that the code doesn't show")
+        leaves, self.spec = flatten((result, [given for _, given, _ in taken.closures]) if self.closures else result)
         self.single = self.spec.is_leaf()
         self.keeps = list(self.guards.kept.values())
         leaves = [*leaves, *(_held(container, key) for container, key in self.keeps)]
         places = {id(storage): index for index, storage in taken.outputs.items()}
-        grads = [grad for param, grad in zip(before.params, before.grads, strict=True) for grad in (grad, param.grad) if grad is not None]
+        grads = [grad for param, grad in zip(before.params, before.grads, strict=True) for grad in (grad, param.grad)]
         others = {id(tensor._storage) for tensor in (*arguments.tensors, *grads) if type(tensor) is XlaTensor} | self.outside
         slots: dict[int, int] = {}
         known = {id(tensor): tensor for tensor, _ in self.guards.tensors.values()}
@@ -193,7 +227,7 @@ class Binding:
 
     def _bind_outputs(self, of: _Owners, before: Entry, taken: Taken) -> None:
         returned = {leaf.output for leaf in self.results if isinstance(leaf, Result) and leaf.output is not None}
-        self.new_grads: list[tuple[int, int, Layout]] = []
+        self.new_grads: list[tuple[int, int, Layout, Layout]] = []
         self.no_grads: list[int] = []
         made: dict[int, int] = {}
         for number, (param, old) in enumerate(zip(before.params, before.grads, strict=True)):
@@ -202,10 +236,10 @@ class Binding:
                 continue
             if now is None:
                 self.no_grads.append(number)
-            elif type(now) is XlaTensor and now._layout is now._storage.layout and id(now._storage) not in made and now.grad_fn is None:
+            elif type(now) is XlaTensor and id(now._storage) not in made and now.grad_fn is None:
                 made[id(now._storage)] = number
             else:
-                raise NotReplayable("a gradient is a view of other memory, or has a graph of its own")
+                raise NotReplayable("two gradients share their memory, or one has a graph of its own")
         self.to_kept: list[tuple[int, Storage]] = []
         self.to_argument: list[tuple[int, int]] = []
         self.to_grad: list[tuple[int, int]] = []
@@ -215,7 +249,8 @@ class Binding:
             if known in of.arguments:
                 self.to_argument.append((index, of.arguments[known]))
             elif known in made:
-                self.new_grads.append((index, made[known], storage.layout))
+                number = made[known]
+                self.new_grads.append((index, number, before.params[number].grad._layout, storage.layout))  # type: ignore[missing-attribute]
             elif known in of.grads and before.params[of.grads[known]].grad is before.grads[of.grads[known]]:
                 self.to_grad.append((index, of.grads[known]))
             elif known in of.outside:
@@ -236,6 +271,7 @@ class Binding:
                 for leaf in self.results
             ],
             self.spec,
+            self.closures,
         )
 
 

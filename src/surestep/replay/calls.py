@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import abc
+import enum
 import functools
 import types
+from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
 import torch
 
-from surestep.replay import attributes, modules, optimizers
+from surestep.replay import actions, attributes, instances, modules, optimizers
 from surestep.replay.known import MATH, PURE, is_tensor_function, managers, named, refusal, tensor_methods
-from surestep.replay.values import Argument, Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
+from surestep.replay.values import Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
 
 _LIST_METHODS = {"append", "extend", "insert"}
 _PURE_METHODS = {
@@ -38,6 +41,8 @@ def call(walk: Any, function: Value, args: list[Value], kwargs: dict[str, Value]
         return walk.local(function, args, kwargs)
     if isinstance(function, Bound):
         return _method(walk, function, args, kwargs)
+    if isinstance(function, New) and isinstance(function.type, type) and issubclass(function.type, torch.nn.Module):
+        return computed(walk, args, kwargs, nullable=False)  # a loss function that the call has made
     if not isinstance(function, Known):
         raise NotReplayable(f"{function} is called: which function that is, is not known")
     thing, receivers = attributes.unbound(function.object)
@@ -56,7 +61,7 @@ def call(walk: Any, function: Value, args: list[Value], kwargs: dict[str, Value]
     if is_compiled(thing):
         return call(walk, Known(thing.function, function.path), args, kwargs)
     if is_tensor_function(thing):
-        return computed(walk, args, kwargs)
+        return computed(walk, args, kwargs, gives_none(getattr(thing, "__name__", "")))
     if _of_type(thing) or thing in MATH:
         return _builtin(walk, thing, args, kwargs)
     if isinstance(thing, types.FunctionType):
@@ -65,6 +70,8 @@ def call(walk: Any, function: Value, args: list[Value], kwargs: dict[str, Value]
         return _method(walk, Bound(Known(thing.__self__, function.path), thing.__name__), args, kwargs)
     if isinstance(thing, types.MethodDescriptorType) and getattr(torch.Tensor, thing.__name__, None) is thing:
         return _method(walk, Bound(args[0], thing.__name__), args[1:], kwargs)
+    if thing is super and len(args) == 2 and isinstance(args[0], Known) and isinstance(args[1], (Known, New)):
+        return Super(args[1], args[0].object)
     if isinstance(thing, type):
         return modules.construct(walk, thing, args, kwargs)
     if not isinstance(thing, (type, types.BuiltinFunctionType)) and isinstance(vars(type(thing)).get("__call__"), types.FunctionType):
@@ -102,6 +109,8 @@ def _special_method(walk: Any, function: Any, args: list[Value], kwargs: dict[st
         return None
     if isinstance(receiver.object, torch.nn.Module):
         return modules.method(walk, receiver, function, args[1:], kwargs)
+    if actions.is_scheduler_step(receiver.object, function):
+        return actions.scheduler_step(walk, receiver, args[1:], kwargs)
     if isinstance(receiver.object, torch.optim.Optimizer):
         return optimizers.method(walk, receiver, function, args[1:], kwargs)
     if isinstance(receiver.object, type) and issubclass(receiver.object, torch.autograd.Function) and function.__name__ == "apply":
@@ -113,10 +122,9 @@ def _function(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Val
     """A Python function: followed, if it is the user's; PyTorch's own decorators are seen through."""
     if getattr(function, "_wrapped_by_lr_sched", False):
         return optimizers.scheduled_step(walk, function, args, kwargs)
-    module = function.__module__ or ""
-    if module == "torch.utils._contextlib" or getattr(function.__code__, "co_filename", "").endswith("torch/utils/_contextlib.py"):
+    if function.__globals__.get("__name__") == "torch.utils._contextlib":
         return _decorated(walk, function, args, kwargs, path)
-    if attributes.trusted(module):
+    if attributes.is_library(function):
         special = modules.library(walk, function, args, kwargs)
         if special is not None:
             return special
@@ -139,8 +147,12 @@ def _decorated(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Va
 
 def _owner(args: list[Value], function: Any) -> type | None:
     """The class in which a method is defined: where ``super()`` starts."""
+    kind: Any = None
     if args and isinstance(args[0], Known):
         kind = args[0].object if isinstance(args[0].object, type) else type(args[0].object)
+    elif args and isinstance(args[0], New) and instances.is_instance(args[0]):
+        kind = args[0].type
+    if kind is not None:
         for each in kind.__mro__:
             held = vars(each).get(function.__name__)
             held = getattr(held, "__func__", getattr(held, "fget", held))
@@ -158,16 +170,21 @@ def super_of(walk: Any, frame: Any) -> Value:
         raise NotReplayable("super() outside of a method")
     first = scope.function.__code__.co_varnames[0]
     receiver = scope.names.get(first)
-    if not isinstance(receiver, Known):
+    if not isinstance(receiver, Known) and not (isinstance(receiver, New) and instances.is_instance(receiver)):
         raise NotReplayable("super() of an object that the call makes")
     return Super(receiver, scope.owner)
 
 
-def computed(walk: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def computed(walk: Any, args: list[Value], kwargs: dict[str, Value], nullable: bool = True) -> Value:
     """The result of something that only computes: what it reads of outside objects is guarded."""
     for value in (*args, *kwargs.values()):
         read(walk, value)
-    return New()
+    return New(nullable=nullable)
+
+
+def gives_none(name: str) -> bool:
+    """Whether a tensor function or method of this name may return None."""
+    return name.startswith(("_foreach", "_assert", "__set")) or name in {"backward", "clip_grad_value_", "clip_grads_with_norm_"}
 
 
 def read(walk: Any, value: Value) -> None:
@@ -176,7 +193,7 @@ def read(walk: Any, value: Value) -> None:
         thing = value.object
         if isinstance(thing, torch.Tensor):
             walk.tensor(value)
-        elif isinstance(thing, (dict, list, tuple)) and not plain(thing):
+        elif isinstance(thing, (dict, list, tuple, deque)) and not plain(thing):
             attributes.guard_content(walk, value)
             for item in thing.values() if isinstance(thing, dict) else thing:
                 read(walk, Known(item, f"an entry of {value}"))
@@ -184,6 +201,9 @@ def read(walk: Any, value: Value) -> None:
             raise NotReplayable(f"{value} (a {type(thing).__name__}) is given to a function of PyTorch's")
         elif callable(thing) and not isinstance(thing, type) and not plain(thing):
             raise NotReplayable(f"{value} is given to a function that calls it")
+    elif isinstance(value, New) and value.type is types.GeneratorType:
+        for item in attributes.iterate(walk, value) or ():
+            read(walk, item)
     elif isinstance(value, New):
         items = value.items.values() if isinstance(value.items, dict) else value.items or ()
         for item in items:
@@ -197,6 +217,8 @@ def read(walk: Any, value: Value) -> None:
 def _method(walk: Any, function: Bound, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A method of a value that isn't the user's own object."""
     receiver, name = function
+    if isinstance(receiver, New) and instances.is_instance(receiver):
+        return instances.method(walk, receiver, name, args, kwargs)
     if isinstance(receiver, New):
         return _method_of_new(walk, receiver, name, args, kwargs)
     if not isinstance(receiver, Known):
@@ -221,10 +243,13 @@ def _method(walk: Any, function: Bound, args: list[Value], kwargs: dict[str, Val
                 return known
         if name not in tensor_methods():
             raise NotReplayable(f"{receiver}.{name}() does more than to compute")
-        computed(walk, args, kwargs)
-        return receiver if name.endswith("_") and not name.endswith("__") else New()
-    if isinstance(thing, (dict, list, tuple, set, frozenset, str, int, float)) and name in _PURE_METHODS:
+        made = computed(walk, args, kwargs, gives_none(name))
+        return receiver if name.endswith("_") and not name.endswith("__") else made
+    kinds = (dict, OrderedDict, defaultdict, list, tuple, set, frozenset, str, int, float)
+    if attributes.is_container(thing, kinds) and name in _PURE_METHODS:
         return _method_of_container(walk, receiver, name, args, kwargs)
+    if name == "__getattribute__" and isinstance(args[0], Known):
+        return attributes.generic(walk, receiver, args[0].object)
     if isinstance(thing, type):
         raise refusal(getattr(thing, name, thing))
     raise NotReplayable(f"{receiver}.{name}() changes something that outlives the call, or is not known to compute only")
@@ -251,8 +276,7 @@ def _method_of_new(walk: Any, receiver: New, name: str, args: list[Value], kwarg
     if receiver.type in (None, torch.Tensor, object):
         if receiver.type is not object and name not in tensor_methods():
             raise NotReplayable(f"{name}() does more than to compute")
-        computed(walk, args, kwargs)
-        return New()
+        return computed(walk, args, kwargs, receiver.type is object or gives_none(name))
     if name in _LIST_METHODS and receiver.type is list:
         return _grown(walk, receiver, name, args)
     if name in ("update", "setdefault", "pop", "clear", "remove", "sort", "reverse", "add"):
@@ -316,14 +340,19 @@ def _builtin(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Valu
     """Python's own functions, where what they give is known; else a new value."""
     if function in (getattr, hasattr):
         return _getattr(walk, function, args)
-    if function is isinstance and isinstance(args[0], (Known, New)) and isinstance(args[1], Known):
-        return _isinstance(walk, args[0], args[1].object)
-    if function in (enumerate, zip, reversed, tuple, list, sorted):
+    if function is isinstance and isinstance(args[0], (Known, New)):
+        return _isinstance(walk, args[0], _kinds(walk, args[1]))
+    if function is next and isinstance(args[0], New):
+        return _next(walk, args)
+    if function in (iter, enumerate, zip, reversed, tuple, list, sorted):
         return _rearranged(walk, function, args, kwargs)
     if function is dict and not args:
         return New(dict, dict(kwargs))
     if function is dict:
         return New(dict, attributes.mapping(walk, args[0]) | kwargs)
+    found = instances.special(walk, args[0], "__len__", []) if function is len else None
+    if found is not None:
+        return found
     if function is len and isinstance(args[0], (Known, New)):
         found = _length(walk, args[0])
         if found is not None:
@@ -333,6 +362,8 @@ def _builtin(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Valu
             walk.guards.type(args[0].object)
             return Known(type(args[0].object))
         return New()
+    if any(isinstance(value, Known) and isinstance(value.object, enum.Enum) for value in args) and function in (str, repr):
+        raise NotReplayable(f"a text is made of {args[0]}")
     if all(isinstance(value, Known) and plain(value.object) for value in (*args, *kwargs.values())):
         try:
             found = function(*_objects(args), **_named_objects(kwargs))
@@ -346,8 +377,11 @@ def _builtin(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Valu
 def _getattr(walk: Any, function: Any, args: list[Value]) -> Value:
     if not isinstance(args[1], Known):
         raise NotReplayable("an attribute by a name that is not known")
+    raises = walk.raises
     try:
         found = attributes.attribute(walk, args[0], args[1].object)
+        if walk.raises != raises and (function is hasattr or len(args) > 2):
+            raise NotReplayable(f"whether {args[0]} has {args[1].object!r} is decided by code of its class")
     except Missing:
         if function is hasattr:
             return Known(False)
@@ -356,14 +390,31 @@ def _getattr(walk: Any, function: Any, args: list[Value]) -> Value:
         raise
     if function is getattr:
         return found
-    if isinstance(args[0], New) and args[0].type is None:
-        return New(bool)
-    return Known(hasattr(args[0].object, args[1].object)) if isinstance(args[0], Known) else New(bool)
+    return New(bool) if isinstance(args[0], New) and not instances.is_instance(args[0]) else Known(True)
 
 
-def _isinstance(walk: Any, value: Known | New, kinds: Any) -> Value:
+def _kinds(walk: Any, value: Value) -> tuple[type, ...]:
+    """The classes that ``isinstance`` asks for."""
+    if isinstance(value, Known) and isinstance(value.object, type):
+        return (value.object,)
+    if isinstance(value, Known) and isinstance(value.object, types.UnionType):
+        parts: list[Value] = [Known(kind) for kind in value.object.__args__]
+    elif isinstance(value, (Known, New)):
+        parts = attributes.iterate(walk, value) or []
+    else:
+        parts = []
+    if not parts:
+        raise NotReplayable(f"isinstance() of {value}")
+    return tuple(kind for part in parts for kind in _kinds(walk, part))
+
+
+def _isinstance(walk: Any, value: Known | New, kinds: tuple[type, ...]) -> Value:
+    kind = type(value.object) if isinstance(value, Known) else value.type
+    for each in kinds:
+        if not _tells_by_bases(each, kind):
+            raise NotReplayable(f"isinstance(..., {each.__name__}) is answered by Python code of that class")
     if isinstance(value, Known):
-        if not plain(value.object) and not isinstance(value, Argument):
+        if not plain(value.object) and not isinstance(value.object, torch.Tensor):
             walk.guards.type(value.object)
             walk.guards.order(type(value.object))
         return Known(isinstance(value.object, kinds))
@@ -374,6 +425,16 @@ def _isinstance(walk: Any, value: Known | New, kinds: Any) -> Value:
     return Known(issubclass(value.type, kinds))
 
 
+def _tells_by_bases(kind: type, of: type | None) -> bool:
+    """Whether the bases of a class alone say if it is one of this kind: no code of the kind's, no registering."""
+    if getattr(type(kind), "__instancecheck__", None) is type.__instancecheck__ or type(kind).__module__.startswith("torch."):
+        return True
+    if type(kind) is not abc.ABCMeta or of is None:
+        return False
+    derived = kind in of.__mro__ and all("__subclasshook__" not in vars(each) for each in kind.__mro__[:-1])
+    return derived or (kind.__module__ == "collections.abc" and attributes.trusted(of.__module__))
+
+
 def _length(walk: Any, value: Known | New) -> Value | None:
     if isinstance(value, New):
         return Known(len(value.items)) if isinstance(value.items, (list, dict)) else New(int)
@@ -381,7 +442,7 @@ def _length(walk: Any, value: Known | New) -> Value | None:
     if isinstance(thing, torch.Tensor):
         walk.tensor(value)
         return Known(len(thing))
-    if isinstance(thing, (list, dict, tuple)):
+    if isinstance(thing, (list, dict, tuple, deque)):
         attributes.guard_content(walk, value)
         return Known(len(thing))
     if isinstance(thing, (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)):
@@ -389,24 +450,37 @@ def _length(walk: Any, value: Known | New) -> Value | None:
     return None
 
 
+def _next(walk: Any, args: list[Value]) -> Value:
+    """The next element of an iterator that the call makes."""
+    iterator: Any = args[0]
+    if iterator.type is not types.GeneratorType or iterator.items is None:
+        raise NotReplayable(f"next() of {iterator}")
+    if not iterator.items:
+        raise NotReplayable("next() at the end of an iterator")
+    found, rest = iterator.items[0], iterator.items[1:]
+    iterator.items = None if walk.branches else rest
+    return found
+
+
 def _rearranged(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args:
         return New(function if function in (tuple, list) else list, [])
     lists = [attributes.iterate(walk, value) for value in args[: 1 if function is not zip else None]]
+    once = types.GeneratorType if function in (iter, zip, enumerate, reversed) else function if function is tuple else list
     if any(items is None for items in lists):
-        return New(list)
+        return New(once)
     known: list[list[Value]] = [items for items in lists if items is not None]
     if function is zip:
-        return New(list, [New(tuple, list(each)) for each in zip(*known, strict=False)])
+        return New(once, [New(tuple, list(each)) for each in zip(*known, strict=False)])
     if function is enumerate:
         start = args[1] if len(args) > 1 else kwargs.get("start", Known(0))
         if not isinstance(start, Known):
-            return New(list)
-        return New(list, [New(tuple, [Known(start.object + position), item]) for position, item in enumerate(known[0])])
+            return New(once)
+        return New(once, [New(tuple, [Known(start.object + position), item]) for position, item in enumerate(known[0])])
     if function is reversed:
-        return New(list, known[0][::-1])
+        return New(once, known[0][::-1])
     if function is sorted:
         if kwargs or not all(isinstance(item, Known) and plain(item.object) for item in known[0]):
             raise NotReplayable("sorted() of what is not known")
         return New(list, sorted(known[0], key=lambda item: item.object))  # type: ignore[missing-attribute]
-    return New(function, known[0])
+    return New(once, known[0])

@@ -9,6 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from surestep.loop import boundaries
 from surestep.observe import events, frames
 from surestep.observe.events import Event
 from surestep.replay.values import NotReplayable
@@ -61,6 +62,7 @@ class Taken(NamedTuple):
     draws: list[Draws]
     updates: list[update.Noted]
     roots: list[Any]
+    closures: list[tuple[Any, tuple, bool]]  # that were added, their arguments, and whether they run on another thread
     uploads: list[tuple[torch.Tensor, Any]]
 
 
@@ -75,6 +77,7 @@ class Watch(TorchFunctionMode):
         self.uploads: list[tuple[torch.Tensor, Any]] = []
         self.updates: list[update.Noted] = []
         self.roots: list[Any] = []
+        self.closures: list[tuple[Any, tuple, bool]] = []
 
     def __enter__(self) -> Watch:
         self.serial = self.recorder.serial
@@ -82,7 +85,7 @@ class Watch(TorchFunctionMode):
         self.thread = threading.get_ident()
         self.recorder.watch, self.recorder.limit = self._before_an_operation, 0
         self.stop = events.listen(self._heard)
-        update.watched, xla_tensor.watched_roots = self.updates, self.roots
+        update.watched, xla_tensor.watched_roots, boundaries.watched_closures = self.updates, self.roots, self.closures
         super().__enter__()
         return self
 
@@ -90,7 +93,7 @@ class Watch(TorchFunctionMode):
         super().__exit__(exc_type, exc_val, exc_tb)
         self.stop()
         self.recorder.watch = None
-        update.watched = xla_tensor.watched_roots = None
+        update.watched = xla_tensor.watched_roots = boundaries.watched_closures = None
 
     def _before_an_operation(self) -> None:
         if threading.get_ident() != self.thread:
@@ -145,6 +148,7 @@ class Watch(TorchFunctionMode):
             _draws(recorder, records),
             self.updates,
             self.roots,
+            self.closures,
             self.uploads,
         )
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from surestep import settings
-from surestep.loop.boundaries import boundary
+from surestep.loop.boundaries import boundary, closures_wait
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
-from surestep.replay.binding import Entry, entry
+from surestep.replay.binding import Entry
 from surestep.replay.capture import Watch
 from surestep.replay.guards import Guards
 from surestep.replay.plan import Plan, modes, refuse_modes
@@ -27,6 +27,7 @@ _PLANS = 8  # proven calls that are kept for one signature
 _TRIES = 4  # proofs that may fail for one signature before it is left at recording
 _PAUSE = 50  # calls until the next proof is tried; doubled each time
 _MISSES = 8  # calls in a row whose guards may fail
+_WAITING = 4  # calls of one signature that wait for their like
 _SIGNATURES = 64  # that may fail before no other is tried
 _NEW = 16  # signatures that are proven when they first come; others when they come again
 _PROGRAMS = 1_000  # that are told apart
@@ -51,7 +52,7 @@ class CompiledFunction:
         self.scope = Scope(name, full_graph, options)
         self.limit = limit
         self.plans: dict[tuple, list[Plan]] = {}
-        self.waiting: dict[tuple, Plan] = {}  # recorded once; to be compared with the next call
+        self.waiting: dict[tuple, list[Plan]] = {}  # recorded once; to be compared with the next call for which they hold
         self.failures: dict[tuple, Failed] = {}
         self.programs: dict[Any, tuple[tuple, frames.Line | None]] = {}  # by place in the trie: the first call's signature
         self.recorded = 0
@@ -76,6 +77,8 @@ class CompiledFunction:
         plans = self.plans.get(arguments.key)
         if plans is not None:
             with LOCK:  # what a plan looked at must not be given to another thread's program meanwhile
+                if any(recorder.count for recorder in devices.started()) or closures_wait():
+                    boundary(Cause.STEP_ENTRY)  # whose closures may change what the guards look at
                 for plan in plans:
                     inputs = self._ready(plan, arguments)
                     if inputs is not None:
@@ -91,8 +94,6 @@ class CompiledFunction:
         self.changed = plan.changed()
         if self.changed is not None:
             return None
-        if any(recorder.count for recorder in devices.started()):
-            boundary(Cause.STEP_ENTRY)
         return plan.inputs(arguments)
 
     def _missed(self, arguments: Arguments) -> None:
@@ -117,18 +118,14 @@ class CompiledFunction:
         except NotReplayable as error:
             self._failed(arguments, error)
             return self._plain(arguments, args, kwargs)
-        waiting = self.waiting.pop(arguments.key, None)
         recorder = _recorder(arguments)
         with self.scope.entered():
-            if waiting is not None:
-                changed = waiting.changed()
-                waiting.expected = None if changed is not None else waiting.inputs(arguments)
-                if changed is not None:
-                    self._failed(arguments, NotReplayable(changed))
-            before = entry(guards)
+            waiting = self._awaited(arguments)
+            before = Entry(guards)
             watch = Watch(devices.recorders(), recorder)
             with watch:
                 result = self.function(*args, **kwargs)
+            before.let_go()
             plan = self._bound(guards, arguments, before, watch, waiting, result, mode)
             recorder.ran = None
             self._limited(recorder, arguments)
@@ -136,6 +133,17 @@ class CompiledFunction:
             self._settle(plan, waiting, recorder, arguments)
         self.recorded += 1
         return result
+
+    def _awaited(self, arguments: Arguments) -> Plan | None:
+        """The earlier call that this one is to be like: the last one whose guards hold. Micro-batches of several kinds take turns."""
+        plans = self.waiting.get(arguments.key, [])
+        found = next((plan for plan in plans if plan.changed() is None), None)
+        if found is not None:
+            plans.remove(found)
+            found.expected = found.inputs(arguments)
+        elif len(plans) >= _WAITING:
+            self._failed(arguments, NotReplayable(plans[0].changed() or "it changes at each call"))
+        return found
 
     def _bound(
         self, guards: Guards, arguments: Arguments, before: Entry, watch: Watch, waiting: Plan | None, result: Any, mode: tuple
@@ -181,10 +189,12 @@ class CompiledFunction:
             self.failures.pop(arguments.key, None)
             self.last, self.missed = None, 0
         else:
-            if len(self.waiting) >= _SIGNATURES:
+            if len(self.waiting) >= _SIGNATURES and arguments.key not in self.waiting:
                 self.waiting.clear()
                 self._failed(arguments, NotReplayable("its arguments are others at each call"))
-            self.waiting[arguments.key] = plan
+            plans = self.waiting.setdefault(arguments.key, [])
+            plans.insert(0, plan)
+            del plans[_WAITING:]
 
     def _plain(self, arguments: Arguments, args: tuple, kwargs: dict[str, Any]) -> Any:
         recorder = _recorder(arguments)
@@ -253,10 +263,11 @@ class CompiledFunction:
         """Runs the Python instead of the replay, and holds what it recorded against what the replay would have done."""
         with self.scope.entered():
             plan.expected = plan.inputs(arguments)
-            before = entry(plan.guards)
+            before = Entry(plan.guards)
             watch = Watch(devices.recorders(), plan.recorder)
             with watch:
                 result = self.function(*args, **kwargs)
+            before.let_go()
             try:
                 what = plan.differs(arguments, before, watch.taken(), result)
             except NotReplayable as error:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import builtins
+import enum
 import operator
+import types
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
 
-from surestep.replay import attributes, calls, stores
-from surestep.replay.values import Bound, Either, Known, Local, New, NotReplayable, Value, join, plain
+from surestep.replay import attributes, calls, instances, stores
+from surestep.replay.values import Argument, Bound, Either, Known, Local, Missing, New, NotReplayable, Value, join, plain
 
 _BINARY: dict[type[ast.operator], Any] = {
     ast.Add: operator.add,
@@ -53,8 +56,7 @@ def evaluate(walk: Any, frame: Any, node: ast.expr) -> Value:
     try:
         return handler(walk, frame, node)
     except NotReplayable as error:
-        if error.file is None:
-            raise walk.refuse(frame, node, error.reason) from None
+        error.locate(frame.file, node.lineno)
         raise
 
 
@@ -112,7 +114,7 @@ def binary(kind: ast.operator, left: Value, right: Value) -> Value:
     if not all(_countable(value) for value in (left, right)):
         raise NotReplayable(f"an operation on {left if not _countable(left) else right}")
     kinds = {value.type if isinstance(value, New) else type(value.object) for value in (left, right)}  # type: ignore[missing-attribute]
-    return New(str) if kinds == {str} else New()
+    return New(str) if kinds == {str} else New(nullable=False)
 
 
 def _countable(value: Value) -> bool:
@@ -124,6 +126,8 @@ def _countable(value: Value) -> bool:
 
 def set_item(walk: Any, container: Value, key: Value, value: Value) -> None:
     """``container[key] = value``"""
+    if instances.special(walk, container, "__setitem__", [key, value]) is not None:
+        return
     if not isinstance(container, New) or container.type not in (list, dict):
         raise NotReplayable(f"an entry of {container} is changed, which outlives the call. Keep it in a tensor, or return it")
     require_owned(container)
@@ -241,53 +245,65 @@ def _unaryop(walk: Any, frame: Any, node: ast.UnaryOp) -> Value:
         return Known(_UNARY[type(node.op)](value.object))
     if not _countable(value):
         raise NotReplayable(f"an operation on {value}")
-    return New()
+    return New(nullable=False)
 
 
 def _boolop(walk: Any, frame: Any, node: ast.BoolOp) -> Value:
     stops = isinstance(node.op, ast.Or)  # `or` ends at the first that is true
     result: Value | None = None
-    for position, part in enumerate(node.values):
-        value = evaluate(walk, frame, part)
-        result = value if result is None else join(result, value)
-        known = truth(walk, value)
-        if known is stops or position == len(node.values) - 1:
-            return result
-        if known is not None:
-            result = None
+    with ExitStack() as stack:
+        for position, part in enumerate(node.values):
+            value = evaluate(walk, frame, part)
+            result = value if result is None else join(result, value)
+            known = truth(walk, value)
+            if known is stops or position == len(node.values) - 1:
+                return result
+            if known is not None:
+                result = None
+            else:
+                stack.enter_context(walk.undecided())  # whether Python comes to the next one
     raise AssertionError("an operation has operands")
 
 
 def _compare(walk: Any, frame: Any, node: ast.Compare) -> Value:
     left = evaluate(walk, frame, node.left)
     result: Value = Known(True)
-    for kind, part in zip(node.ops, node.comparators, strict=True):
-        right = evaluate(walk, frame, part)
-        one = _compared(walk, kind, left, right)
-        if isinstance(one, Known) and not one.object:
-            return one
-        result = one if isinstance(result, Known) else result
-        left = right
+    with ExitStack() as stack:
+        for kind, part in zip(node.ops, node.comparators, strict=True):
+            right = evaluate(walk, frame, part)
+            one = _compared(walk, kind, left, right)
+            if isinstance(one, Known) and not one.object:
+                return one
+            if not isinstance(one, Known):
+                stack.enter_context(walk.undecided())
+            result = one if isinstance(result, Known) else result
+            left = right
     return result
 
 
 def _compared(walk: Any, kind: ast.cmpop, left: Value, right: Value) -> Value:
     identity = isinstance(kind, (ast.Is, ast.IsNot))
+    if identity and not (_has_identity(left, right) and _has_identity(right, left)):
+        raise NotReplayable(f"whether {left} and {right} are one object is asked, and only their content is the same at each call")
     if isinstance(left, Known) and isinstance(right, Known):
         if identity or (plain(left.object) and plain(right.object)):
             return Known(bool(_COMPARE[type(kind)](left.object, right.object)))
-        if isinstance(kind, (ast.In, ast.NotIn)) and type(right.object) in (dict, list, set) and plain(left.object):
+        if isinstance(kind, (ast.In, ast.NotIn)) and type(right.object) in (*attributes.DICTS, list, set) and plain(left.object):
             attributes.guard_content(walk, right)
             return Known(bool(_COMPARE[type(kind)](left.object, right.object)))
         if isinstance(left.object, type) and isinstance(right.object, type):
             return Known(bool(_COMPARE[type(kind)](left.object, right.object)))
+    if isinstance(kind, (ast.In, ast.NotIn)):
+        found = instances.special(walk, right, "__contains__", [left])
+        if isinstance(found, Known):
+            return Known(bool(found.object) is isinstance(kind, ast.In))
     if identity:
         for one, other in ((left, right), (right, left)):
             if (
                 isinstance(one, Known)
                 and one.object is None
                 and isinstance(other, (New, Bound, Local))
-                and getattr(other, "type", 1) is not None
+                and not getattr(other, "nullable", False)
             ):
                 return Known(isinstance(kind, ast.IsNot))
         return New(bool)
@@ -299,17 +315,36 @@ def _compared(walk: Any, kind: ast.cmpop, left: Value, right: Value) -> Value:
         and right.items is not None
     ):
         return Known((left.object in right.items) is isinstance(kind, ast.In))
+    if isinstance(kind, (ast.In, ast.NotIn)) and isinstance(right, New) and right.type in (list, tuple) and right.items is not None:
+        if all(isinstance(item, Known) and plain(item.object) for item in (left, *right.items)):
+            found = any(item.object == left.object for item in right.items)  # type: ignore[missing-attribute]
+            return Known(found is isinstance(kind, ast.In))
     if all(_countable(value) for value in (left, right)):
         return New()
     raise NotReplayable(f"a comparison of {left} and {right}")
+
+
+def _has_identity(value: Value, other: Value) -> bool:
+    """Whether `is` says the same of it at each call. A list that is handed in is known by its content, and so are numbers and texts."""
+    if isinstance(other, Known) and (other.object is None or isinstance(other.object, (bool, type))):
+        return True
+    if isinstance(value, Argument):
+        return isinstance(value.object, (torch.Tensor, bool, type(None))) or not plain(value.object)
+    return not isinstance(value, New) or value.owned
 
 
 def _ifexp(walk: Any, frame: Any, node: ast.IfExp) -> Value:
     known = truth(walk, evaluate(walk, frame, node.test))
     if known is not None:
         return evaluate(walk, frame, node.body if known else node.orelse)
+    ways = []
     with walk.undecided():
-        return join(evaluate(walk, frame, node.body), evaluate(walk, frame, node.orelse))
+        for way in (node.body, node.orelse):
+            with suppress(Missing):  # a way that raises is no way of a call that is replayed
+                ways.append(evaluate(walk, frame, way))
+    if not ways:
+        raise NotReplayable(f"`{ast.unparse(node)}` asks for what is not there")
+    return ways[0] if len(ways) == 1 else join(*ways)
 
 
 def _sequence(kind: type) -> Any:
@@ -349,7 +384,7 @@ def _joinedstr(walk: Any, frame: Any, node: ast.JoinedStr) -> Value:
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
             value = evaluate(walk, frame, part.value)
-            if not _countable(value):
+            if not _countable(value) or (isinstance(value, Known) and isinstance(value.object, enum.Enum)):
                 raise NotReplayable(f"a text is made of {value}")
     return New(str)
 
@@ -360,6 +395,7 @@ def _comprehension(kind: type) -> Any:
             raise NotReplayable("`:=` in a comprehension")
         before = frame.names
         elements: list[Value] | None = []
+        stack = ExitStack()
 
         def one() -> None:
             nonlocal elements
@@ -382,6 +418,7 @@ def _comprehension(kind: type) -> Any:
             if items is None:
                 items = [attributes.element(walk, source)]
                 elements = None
+                stack.enter_context(walk.undecided())
             for item in items:
                 stores.store(walk, frame, generator.target, item)
                 known: bool | None = True
@@ -390,12 +427,14 @@ def _comprehension(kind: type) -> Any:
                     known = None if found is None else known and found
                     if found is None:
                         elements = None
+                        stack.enter_context(walk.undecided())
                     elif not found:
                         break
                 if known is not False:
                     over(position + 1)
 
-        over(0)
+        with stack:  # what is not decided anywhere isn't decided to the end
+            over(0)
         frame.names = before
         return New(kind, elements)
 
@@ -442,7 +481,7 @@ _HANDLERS: dict[type[ast.expr], Any] = {
     ast.JoinedStr: _joinedstr,
     ast.ListComp: _comprehension(list),
     ast.SetComp: _comprehension(set),
-    ast.GeneratorExp: _comprehension(list),
+    ast.GeneratorExp: _comprehension(types.GeneratorType),
     ast.DictComp: _comprehension(dict),
     ast.Lambda: _lambda,
     ast.NamedExpr: _namedexpr,

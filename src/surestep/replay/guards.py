@@ -5,12 +5,16 @@ They are kept in lists that C loops compare by identity: where a value was repla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import chain
-from operator import attrgetter, contains, getitem, is_
+from operator import attrgetter, contains, getitem, is_, itemgetter
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
+
+from surestep.replay.values import NotReplayable
 
 _MISSING = object()
 
@@ -26,11 +30,16 @@ class Guards:
         self.empty: dict[int, tuple[Any, str]] = {}
         self.cells: dict[int, tuple[Any, Any, str]] = {}
         self.codes: dict[int, tuple[Any, Any, Any, Any]] = {}
-        self.types: dict[int, tuple[Any, type]] = {}
+        self.types: dict[int, tuple[Any, type, dict | None]] = {}
         self.tensors: dict[int, tuple[torch.Tensor, str]] = {}
         self.orders: dict[int, tuple[type, tuple]] = {}
         self.counts: dict[int, tuple[Any, int, str]] = {}
         self.optimizers: dict[int, tuple[torch.optim.Optimizer, str]] = {}
+        self.slots: dict[tuple[int, str], tuple[Any, Any, Any, str]] = {}
+        self.sets: dict[int, tuple[set, frozenset, str]] = {}
+        self.schedulers: list[Any] = []  # whose step() the call calls
+        self.closures = 0  # how many step closures the call adds
+        self.closed: dict[int, Container[Any]] = {}  # mappings that the call has changed by now, and their keys that it hasn't
         self.kept: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where tensors of the call are kept: a container and a key
 
     # What the walk notes
@@ -39,8 +48,17 @@ class Guards:
         """``container[key]`` is a tensor that the call makes; an object's ``__dict__`` for an attribute."""
         self.kept[id(container), key] = (container, key)
 
+    def close(self, mapping: Mapping[Any, Any], but: Container[Any]) -> None:
+        """From here on the call may not read the mapping, but for some keys: Python that a replay runs at its end has changed it."""
+        self.closed[id(mapping)] = but
+
+    def _open(self, mapping: Any, key: Any, path: str) -> None:
+        if id(mapping) in self.closed and key not in self.closed[id(mapping)]:
+            raise NotReplayable(f"{path} {key} is read after a scheduler's step(). Read it before, or step the scheduler after the call")
+
     def item(self, mapping: Mapping[Any, Any], key: Any, value: Any, path: str) -> None:
         """``mapping[key] is value``"""
+        self._open(mapping, key, path)
         self.items.setdefault(id(mapping), (mapping, {}, path))[1][key] = value
 
     def lacks(self, mapping: Mapping[Any, Any], key: Any, path: str) -> None:
@@ -49,6 +67,7 @@ class Guards:
 
     def whole(self, mapping: Mapping[Any, Any], path: str) -> None:
         """The mapping's keys and values, in order."""
+        self._open(mapping, "as a whole", path)
         self.wholes[id(mapping)] = (mapping, tuple(mapping), tuple(mapping.values()), path)
 
     def sequence(self, sequence: Sequence[Any], path: str) -> None:
@@ -78,8 +97,16 @@ class Guards:
             self.whole(function.__kwdefaults__, f"{function.__name__}'s defaults ")
 
     def type(self, thing: Any) -> None:
-        """The object's class."""
-        self.types[id(thing)] = (thing, type(thing))
+        """The object's class, and which dict holds its attributes."""
+        self.types[id(thing)] = (thing, type(thing), None if isinstance(thing, type) else getattr(thing, "__dict__", None))
+
+    def slot(self, thing: Any, member: Any, value: Any, path: str) -> None:
+        """``member``, a slot of the object's class, holds this value."""
+        self.slots[id(thing), member.__name__] = (thing, member.__get__, value, path)
+
+    def members(self, held: set, path: str) -> None:
+        """What a set of numbers and texts holds, in whatever order."""
+        self.sets[id(held)] = (held, frozenset(held), path)
 
     def tensor(self, tensor: torch.Tensor, path: str) -> None:
         """The tensor's memory, how it lies there, and whether it wants a gradient."""
@@ -110,6 +137,10 @@ class Guards:
             checks.append(_tensors(list(self.tensors.values())))
         if self.orders:
             checks.append(_orders(list(self.orders.values())))
+        if self.slots:
+            checks.append(_slots(list(self.slots.values())))
+        if self.sets:
+            checks.append(_sets(list(self.sets.values())))
         if self.counts:
             checks.append(_counts(list(self.counts.values())))
         return checks
@@ -248,9 +279,14 @@ def _cells(cells: list[tuple[Any, Any, str]]) -> Any:
     return holds, what
 
 
-def _types(objects: list[tuple[Any, type]]) -> Any:
-    things, kinds = [thing for thing, _ in objects], [kind for _, kind in objects]
-    return lambda: all(map(is_, map(type, things), kinds)), lambda: "an object has another class"
+def _types(objects: list[tuple[Any, type, dict | None]]) -> Any:
+    things, kinds = [thing for thing, _, _ in objects], [kind for _, kind, _ in objects]
+    holders, owns = [thing for thing, _, own in objects if own is not None], [own for _, _, own in objects if own is not None]
+    own = attrgetter("__dict__")
+    return (
+        lambda: all(map(is_, map(type, things), kinds)) and all(map(is_, map(own, holders), owns)),
+        lambda: "an object has another class, or another __dict__",
+    )
 
 
 def _tensors(tensors: list[tuple[torch.Tensor, str]]) -> Any:
@@ -264,8 +300,16 @@ def _tensors(tensors: list[tuple[torch.Tensor, str]]) -> Any:
     wanted = list(map(wants, things))
     trained = [tensor for tensor in things if tensor.requires_grad]
     hooks, after = attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks")
+    leaves = [(tensor, path) for tensor, path in tensors if tensor.requires_grad and tensor.is_leaf]
+    check_accumulators(leaves)
+    registered = RemovableHandle.next_id  # grows with each hook of whatever kind
 
     def holds() -> bool:
+        nonlocal registered
+        if registered != RemovableHandle.next_id:
+            if any(map(_is_held, map(itemgetter(0), leaves))):
+                return False
+            registered = RemovableHandle.next_id
         return (
             all(map(is_, map(getitem, places, names), known))
             and list(map(wants, things)) == wanted
@@ -277,16 +321,50 @@ def _tensors(tensors: list[tuple[torch.Tensor, str]]) -> Any:
         for (tensor, path), want in zip(tensors, wanted, strict=True):
             if tensor.requires_grad is not want:
                 return f"{path}.requires_grad is {tensor.requires_grad}"
-            if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
+            if tensor._backward_hooks or tensor._post_accumulate_grad_hooks or (want and tensor.is_leaf and _is_held(tensor)):
                 return f"{path} has a gradient hook"
         return "a tensor's memory was replaced (.data =, set_, another shape)"
 
     return holds, what
 
 
+def check_accumulators(leaves: list[tuple[torch.Tensor, str]]) -> None:
+    """Raises ``NotReplayable`` where somebody holds the node that accumulates a gradient: it may have hooks, which PyTorch doesn't show."""
+    for tensor, path in leaves:
+        if _is_held(tensor):
+            raise NotReplayable(f"{path}'s gradient accumulator is held by somebody, who may have hooked it")
+
+
+def _is_held(leaf: torch.Tensor) -> bool:
+    """Whether somebody has the node in Python: without, it goes with its graph, and its hooks do."""
+    if torch.is_inference_mode_enabled():
+        return False
+    with torch.enable_grad():
+        graph: Any = leaf.view_as(leaf)  # which holds the node, so that the count doesn't depend on whether others do
+    node = graph.grad_fn.next_functions[0][0]
+    return sys.getrefcount(node) > 3
+
+
 def _orders(kinds: list[tuple[type, tuple]]) -> Any:
     things, orders = [kind for kind, _ in kinds], [order for _, order in kinds]
     return lambda: all(map(is_, map(attrgetter("__mro__"), things), orders)), lambda: "the bases of a class changed"
+
+
+def _slots(read: list[tuple[Any, Any, Any, str]]) -> Any:
+    def changed() -> list[str]:
+        try:
+            return [path for thing, get, value, path in read if get(thing) is not value]
+        except AttributeError:  # it was deleted
+            return ["an attribute"]
+
+    return lambda: not changed(), lambda: f"{changed()[0]} has another value"
+
+
+def _sets(read: list[tuple[set, frozenset, str]]) -> Any:
+    def changed() -> list[str]:
+        return [path for held, members, path in read if held != members]
+
+    return lambda: not changed(), lambda: f"{changed()[0]} has other members"
 
 
 def _counts(containers: list[tuple[Any, int, str]]) -> Any:

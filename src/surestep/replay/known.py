@@ -17,7 +17,19 @@ from torch.overrides import get_ignored_functions, get_overridable_functions
 from surestep.replay.values import NotReplayable
 
 # Modules whose names are taken to stay what they are.
-TRUSTED = {"torch", "math", "operator", "functools", "builtins", "typing", "collections", "contextlib", "surestep", "torch_xla"}
+TRUSTED = {
+    "torch",
+    "math",
+    "operator",
+    "functools",
+    "dataclasses",
+    "builtins",
+    "typing",
+    "collections",
+    "contextlib",
+    "surestep",
+    "torch_xla",
+}
 
 # Attributes of a tensor that its layout says.
 FIGURES = {
@@ -58,7 +70,7 @@ def _tensor_functions() -> frozenset[Any]:
     factories = (
         *("arange", "empty", "empty_like", "eye", "full", "linspace", "logspace", "ones", "rand", "randint", "randn", "randperm", "zeros"),
         *("complex", "polar", "tril_indices", "triu_indices", "hann_window", "hamming_window", "blackman_window", "bartlett_window"),
-        *("kaiser_window", "is_tensor", "is_storage", "broadcast_shapes", "promote_types", "can_cast", "finfo", "iinfo", "result_type"),
+        *("kaiser_window", "is_tensor", "is_storage", "broadcast_shapes", "promote_types", "can_cast", "result_type"),
         *("rand_like", "randn_like", "randint_like", "zeros_like", "ones_like", "full_like", "normal", "empty_strided", "scalar_tensor"),
         *("is_grad_enabled", "get_default_dtype", "is_inference_mode_enabled", "Size", "device", "tensor", "as_tensor"),
     )
@@ -116,11 +128,12 @@ PURE = frozenset(
             sorted,
             reversed,
         ),
+        *(iter, next),
         *(getattr, hasattr, any, all, round, type, slice, divmod, pow, callable, repr, complex),
     }
 )
 _NOT_PURE = {name for name in dir(operator) if name.startswith("i") and hasattr(operator, f"__{name}__") and name[1:] in dir(operator)}
-_NOT_PURE |= {"setitem", "delitem", "call", "iconcat", "attrgetter", "itemgetter", "methodcaller"}
+_NOT_PURE |= {"setitem", "delitem", "call", "is", "is_not", "iconcat", "attrgetter", "itemgetter", "methodcaller"}
 MATH = frozenset(
     function
     for module in (math, operator)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from typing import Any
 
 import torch
 from torch.nn.modules import module as _module
 
-from surestep.replay import attributes
+from surestep.replay import attributes, instances
 from surestep.replay.known import named, refusal
 from surestep.replay.values import Known, New, NotReplayable, Value, plain
 
@@ -20,19 +21,24 @@ _NOT_WHOLE = (torch.nn.SyncBatchNorm, torch.nn.modules.lazy.LazyModuleMixin)
 
 def is_library(thing: Any) -> bool:
     """Whether a module is one of PyTorch's own, or of a class that adds nothing to one."""
-    for kind in type(thing).__mro__:
-        if kind.__module__.startswith("torch.nn."):
-            return not isinstance(thing, _NOT_WHOLE)
-        if not vars(kind).keys() <= {
-            "__module__",
-            "__doc__",
-            "__qualname__",
-            "__firstlineno__",
-            "__static_attributes__",
-            "__annotations__",
-        }:
-            return False
-    return False
+    base = next((kind for kind in type(thing).__mro__ if kind.__module__.startswith("torch.nn.")), None)
+    if base is None or isinstance(thing, _NOT_WHOLE):
+        return False
+    for kind in type(thing).__mro__[: type(thing).__mro__.index(base)]:
+        for name, held in vars(kind).items():
+            if name not in _HARMLESS and (not isinstance(held, types.FunctionType) or hasattr(base, name) or _has(thing, name)):
+                return False
+    return True
+
+
+# What a user's class may say anew without a change to what its `forward` does.
+_HARMLESS = {"__module__", "__doc__", "__qualname__", "__firstlineno__", "__static_attributes__", "__annotations__"}
+_HARMLESS |= {"__init__", "__repr__", "extra_repr", "reset_parameters"}
+
+
+def _has(module: Any, name: str) -> bool:
+    own = vars(module)
+    return any(name in table for table in (own, own["_parameters"], own["_buffers"], own["_modules"]))
 
 
 def call(walk: Any, module: Known, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -40,15 +46,15 @@ def call(walk: Any, module: Known, args: list[Value], kwargs: dict[str, Value]) 
     thing = module.object
     kind = type(thing)
     attributes.in_class(walk, kind, "__call__")
-    if kind.__call__ is not torch.nn.Module.__call__ and "__call__" in vars(kind):
+    if kind.__call__ is not torch.nn.Module.__call__:
         return _followed(walk, kind.__call__, module, args, kwargs)
     walk.guards.type(thing)
     _no_hooks(walk, module)
-    if kind in (torch.nn.Sequential,):
+    if attributes.held(walk, kind, "forward") is torch.nn.Sequential.forward and "forward" not in vars(thing) and not kwargs:
         return _in_turn(walk, module, args)
     forward = attributes.attribute(walk, module, "forward")
     function = attributes.unbound(forward.object)[0] if isinstance(forward, Known) else None
-    if isinstance(function, types.FunctionType) and attributes.trusted(function.__module__ or ""):
+    if isinstance(function, types.FunctionType) and attributes.is_library(function):
         return _whole(walk, module, args, kwargs)
     from surestep.replay import calls
 
@@ -68,13 +74,17 @@ def _no_hooks(walk: Any, module: Known) -> None:
             raise NotReplayable(f"{module} has hooks ({name}), whose Python must run at each call")
         walk.guards.item(own, name, own[name], f"{module.path}.")
         walk.guards.none(own[name], f"{module.path}.{name}")
+    _no_global_hooks(walk)
+    if own.get("_compiled_call_impl") is not None:
+        raise NotReplayable(f"{module} was compiled by module.compile()")
+
+
+def _no_global_hooks(walk: Any) -> None:
     for name in _GLOBAL_HOOKS:
         hooks = getattr(_module, name)
         if hooks:
             raise NotReplayable("there are hooks on all modules, whose Python must run at each call")
         walk.guards.none(hooks, name)
-    if own.get("_compiled_call_impl") is not None:
-        raise NotReplayable(f"{module} was compiled by module.compile()")
 
 
 def _in_turn(walk: Any, module: Known, args: list[Value]) -> Value:
@@ -89,7 +99,7 @@ def _whole(walk: Any, module: Known, args: list[Value], kwargs: dict[str, Value]
     from surestep.replay import calls
 
     guard_whole(walk, module)
-    return calls.computed(walk, args, kwargs)
+    return calls.computed(walk, args, kwargs, isinstance(module.object, torch.nn.Identity))
 
 
 def guard_whole(walk: Any, module: Known) -> None:
@@ -135,7 +145,7 @@ def _guard_attribute(walk: Any, value: Any, path: str) -> None:
         attributes.guard_content(walk, Known(value, path))
     elif isinstance(value, torch.nn.Module):
         guard_whole(walk, Known(value, path))
-    elif not (callable(value) and attributes.trusted(getattr(value, "__module__", "") or "")):
+    elif not (isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)) and attributes.is_library(value)):
         raise NotReplayable(f"{path} (a {type(value).__name__}) is used by one of PyTorch's modules")
 
 
@@ -165,7 +175,7 @@ def _parts(walk: Any, module: Known, table: str) -> dict[str, Known]:
 
 def method(walk: Any, receiver: Known, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """A method that PyTorch gives modules; None where it is the user's own, to be followed."""
-    if not isinstance(function, types.FunctionType) or not attributes.trusted(function.__module__ or ""):
+    if not isinstance(function, types.FunctionType) or not attributes.is_library(function):
         return None
     name = function.__name__
     if name == "forward":
@@ -174,15 +184,19 @@ def method(walk: Any, receiver: Known, function: Any, args: list[Value], kwargs:
         return call(walk, receiver, args, kwargs)
     if name in ("parameters", "buffers", "named_parameters", "named_buffers") and not args and not kwargs:
         parts = _parts(walk, receiver, "_parameters" if "parameters" in name else "_buffers")
+        once = types.GeneratorType
         if name.startswith("named"):
-            return New(list, [New(tuple, [Known(key), part]) for key, part in parts.items()])
-        return New(list, list(parts.values()))
+            return New(once, [New(tuple, [Known(key), part]) for key, part in parts.items()])
+        return New(once, list(parts.values()))
     if name in ("children", "modules") and not args:
         tree = [part for _, part in _tree(walk, receiver)]
         direct = [Known(child, f"{receiver.path}.{key}") for key, child in attributes.children(walk, receiver).items()]
-        return New(list, tree if name == "modules" else direct)
+        return New(types.GeneratorType, tree if name == "modules" else direct)
     if name == "named_children":
-        return New(list, [New(tuple, [Known(k), Known(c, f"{receiver.path}.{k}")]) for k, c in attributes.children(walk, receiver).items()])
+        named_ = attributes.children(walk, receiver).items()
+        return New(types.GeneratorType, [New(tuple, [Known(key), Known(child, f"{receiver.path}.{key}")]) for key, child in named_])
+    if name == "__getattr__" and isinstance(args[0], Known):
+        return attributes.of_module(walk, receiver, args[0].object)
     if name == "zero_grad":
         _parts(walk, receiver, "_parameters")
         return Known(None)
@@ -199,6 +213,10 @@ def _mode(walk: Any, receiver: Known, name: str, args: list[Value], kwargs: dict
     wanted = name == "train" and bool(given.object)
     for _, part in _tree(walk, receiver):
         own = vars(part.object)
+        walk.guards.type(part.object)
+        own_mode = attributes.held(walk, type(part.object), "train") is not torch.nn.Module.train
+        if own_mode and part.object is not receiver.object:
+            raise NotReplayable(f"{part} has a train() of its own, whose Python must run at each call")
         if own["training"] is not wanted:
             raise NotReplayable(f"{receiver}.{name}() changes the module's mode. Call it before the step")
         walk.guards.item(own, "training", wanted, f"{part.path}.")
@@ -209,8 +227,9 @@ def library(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value
     """Functions of PyTorch's, torch_xla's and ours that call what they are given; None where it isn't one of them."""
     import torch.utils.checkpoint
 
+    from surestep.loop.boundaries import add_step_closure
     from surestep.loop.optimizer import optimizer_step
-    from surestep.replay import calls, optimizers
+    from surestep.replay import actions, calls, optimizers
 
     if function is torch.utils.checkpoint.checkpoint:
         if "context_fn" in kwargs:
@@ -219,6 +238,11 @@ def library(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value
         return calls.call(walk, args[0], args[1:], {name: value for name, value in kwargs.items() if name not in options})
     if function is optimizer_step and isinstance(args[0], Known):
         return optimizers.step(walk, args[0])
+    if function in (dataclasses.fields, dataclasses.is_dataclass) and len(args) == 1 and isinstance(args[0], (Known, New)):
+        of = args[0].type if isinstance(args[0], New) else args[0].object
+        return Known(function(of), f"the fields of {args[0]}")
+    if function is add_step_closure:
+        return actions.step_closure(walk, args, kwargs)
     if function is torch.autograd.backward:
         return calls.computed(walk, args, kwargs)
     inner = getattr(function, "__wrapped__", None)
@@ -252,11 +276,17 @@ def construct(walk: Any, kind: type, args: list[Value], kwargs: dict[str, Value]
 
     if kind in (torch.Size, torch.device, torch.dtype):
         return calls.computed(walk, args, kwargs)
-    if issubclass(kind, tuple) and hasattr(kind, "_fields") and "__new__" in vars(kind):
-        names: Any = kind._fields
-        return New(object, {**dict(zip(names, args, strict=False)), **kwargs})
+    if kind in (torch.finfo, torch.iinfo):
+        known = all(isinstance(value, Known) and plain(value.object) for value in args)
+        return Known(kind(*(value.object for value in args))) if known else New(object, None)  # type: ignore[missing-attribute]
     if issubclass(kind, BaseException):
         return New(object, {})
+    if issubclass(kind, torch.nn.modules.loss._Loss) and kind.__module__ == "torch.nn.modules.loss":
+        _no_global_hooks(walk)
+        calls.computed(walk, args, kwargs)
+        return New(kind, [])
     if issubclass(kind, torch.nn.Module):
         raise NotReplayable(f"a new {kind.__name__} is made at each call. Make it once, outside of the step")
-    raise refusal(kind)
+    if attributes.trusted(kind.__module__):
+        raise refusal(kind)
+    return instances.construct(walk, kind, args, kwargs)

@@ -8,6 +8,7 @@ import torch
 from torch.optim import optimizer as _optimizer
 
 from surestep.loop.updates import RULES, Rule
+from surestep.replay import attributes
 from surestep.replay.values import Known, NotReplayable, Value
 
 KINDS: dict[type, str] = {
@@ -19,6 +20,10 @@ KINDS: dict[type, str] = {
     torch.optim.Adadelta: "adadelta",
     torch.optim.Adamax: "adamax",
     torch.optim.RAdam: "radam",
+    torch.optim.NAdam: "nadam",
+    torch.optim.Rprop: "rprop",
+    torch.optim.ASGD: "asgd",
+    torch.optim.Adafactor: "adafactor",
 }
 
 
@@ -31,9 +36,11 @@ def method(walk: Any, receiver: Known, function: Any, args: list[Value], kwargs:
     """A method of an optimizer of PyTorch's; None where it is the user's own, to be followed."""
     optimizer = receiver.object
     if type(optimizer) not in KINDS:
-        if (function.__module__ or "").startswith("torch."):
+        if attributes.is_library(function):
             raise _other_kind(receiver)
         return None
+    if not attributes.is_library(function):
+        return None  # what somebody has put in its place
     if function.__name__ == "zero_grad":
         _guard(walk, receiver)
         return Known(None)
@@ -75,6 +82,8 @@ def step(walk: Any, receiver: Known) -> Value:
             raise NotReplayable(f"there are {name}, whose Python must run at each call")
         walk.guards.whole(hooks, name)
     _guard(walk, receiver)
+    if any(id(group) in walk.guards.closed for group in optimizer.param_groups):
+        raise NotReplayable(f"{receiver}.step() comes after its scheduler's step(). PyTorch wants it before")
     walk.guards.optimizers[id(optimizer)] = (optimizer, receiver.path)
     return Known(None)
 

@@ -16,8 +16,10 @@ from torch.utils._pytree import tree_unflatten
 from surestep.execute import spmd, transfer
 from surestep.execute.interrupts import Held
 from surestep.execute.program import Program, numbers_to_device
-from surestep.loop.updates import flags_of, numbers_of
+from surestep.loop.boundaries import add_step_closure, boundary
+from surestep.loop.updates import are_numbers, flags_of, numbers_of
 from surestep.observe import events
+from surestep.observe.events import Cause
 from surestep.replay.binding import Binding, Entry, Result, Same
 from surestep.replay.capture import Taken
 from surestep.replay.guards import Guards
@@ -41,7 +43,7 @@ class Plan(Binding):
         self.modes = mode  # before the call
         self.runs = 0
         self.same = False  # as the call before
-        self.used_up: list[int] = []  # gradients whose memory the program takes
+        self.used_up: list[int] = []  # gradients of which nobody else may see what becomes of them
         self.program: Program | None = None
         self.expected: Any = None  # what a replay would have given the program, while a recorded call is compared
         self.groups = [numbers.group for numbers in self.numbers]
@@ -60,7 +62,7 @@ class Plan(Binding):
         self.to_kept = [(place[index], storage) for index, storage in self.to_kept]
         self.to_argument = [(place[index], number) for index, number in self.to_argument]
         self.to_grad = [(place[index], number) for index, number in self.to_grad]
-        self.new_grads = [(place[index], number, layout) for index, number, layout in self.new_grads]
+        self.new_grads = [(place[index], *rest) for index, *rest in self.new_grads]
         self.results = [
             leaf._replace(output=place[leaf.output]) if isinstance(leaf, Result) and leaf.output is not None else leaf
             for leaf in self.results
@@ -69,7 +71,8 @@ class Plan(Binding):
         if any(position in program.donated and number not in written for position, number in self.from_argument):
             raise NotReplayable("an argument's memory was given away")
         kept = {number for _, number in self.to_grad}
-        self.used_up = [number for position, number in self.from_grad if position in program.donated and number not in kept]
+        given = [number for position, number in self.from_grad if position in program.donated and number not in kept]
+        self.used_up = list({*given, *self.gone})
 
     def differs(self, arguments: Arguments, before: Entry, taken: Taken, result: Any) -> str | None:
         """Whether a recorded call did something else than a replay would have done, and what."""
@@ -106,7 +109,7 @@ class Plan(Binding):
             for numbers in self.numbers:
                 if flags_of(numbers.rule, numbers.group) != numbers.flags:
                     return "an option of the optimizer changed"
-                if any(type(number) not in (float, int) for number in numbers_of(numbers.rule, numbers.group)):
+                if not are_numbers(numbers_of(numbers.rule, numbers.group)):
                     return "a number of the optimizer is a tensor now"
         if not all(counts.uniform for counts in self.uniform):
             return "an optimizer's counts of steps were written"
@@ -207,6 +210,8 @@ class Plan(Binding):
             torch.autograd.graph.increment_version(self.written)
         if self.to_argument:
             torch.autograd.graph.increment_version([tensors[number] for _, number in self.to_argument])
+        if self.to_grad:
+            torch.autograd.graph.increment_version([self.params[number].grad for _, number in self.to_grad])
         self.runs += 1
         events.emit("replay", None, program=program.name, seconds=time.perf_counter() - start)
         made = self._made(arrays, tensors)
@@ -215,20 +220,33 @@ class Plan(Binding):
             del made[len(made) - len(self.keeps) :]
             for (container, key), tensor in zip(self.keeps, kept, strict=True):
                 container[key] = tensor
-        return made[0] if self.single else tree_unflatten(made, self.spec)
+        result = made[0] if self.single else tree_unflatten(made, self.spec)
+        return result if not self.closures and not self.guards.schedulers else self._act(result)
+
+    def _act(self, made: Any) -> Any:
+        """The Python that a replay runs: schedulers step, and step closures are added and called."""
+        for scheduler in self.guards.schedulers:
+            scheduler.step()
+        if not self.closures:
+            return made
+        result, arguments = made
+        for (closure, run_async), given in zip(self.closures, arguments, strict=True):
+            add_step_closure(closure, given, run_async)
+        boundary(Cause.CLOSURE)
+        return result
 
     def _set_grads(self, arrays: Any) -> None:
         """New gradients. Where nobody else holds the one before, its object goes on with the new values, which costs less."""
         recorder, params = self.recorder, self.params
-        for slot, (position, number, layout) in enumerate(self.new_grads):
+        for slot, (position, number, layout, whole) in enumerate(self.new_grads):
             grad: Any = params[number].grad
             storage = self.reused[slot]
             alone = storage is not None and sys.getrefcount(grad) <= _ALONE and sys.getrefcount(storage) <= _ALONE + 2
-            if alone and grad._storage is storage and grad._layout is layout and storage.layout is layout and grad.grad_fn is None:
+            if alone and grad._storage is storage and grad._layout is layout and storage.layout is whole and grad.grad_fn is None:
                 storage.array, storage.serial = arrays[position], 0
                 continue
-            self.reused[slot] = storage = Storage(recorder, layout, arrays[position])
-            params[number].grad = fresh(storage)
+            self.reused[slot] = storage = Storage(recorder, whole, arrays[position])
+            params[number].grad = fresh(storage) if layout is whole else alias(storage, layout, None)
         for number in self.no_grads:
             params[number].grad = None
 

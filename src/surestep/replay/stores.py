@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from surestep.replay import attributes, expressions
+from surestep.replay import attributes, expressions, instances
 from surestep.replay.values import Known, New, NotReplayable, Value
 
 
@@ -28,6 +28,9 @@ def store(walk: Any, frame: Any, target: ast.expr, value: Value, in_place: bool 
     elif isinstance(target, ast.Attribute):
         holder = expressions.evaluate(walk, frame, target.value)
         name = expressions.mangled(frame, target.attr)
+        if isinstance(holder, New) and instances.is_instance(holder) and not in_place:
+            instances.store(walk, holder, name, value)
+            return
         own = isinstance(holder, New) and holder.owned and holder.type is object
         if in_place and isinstance(holder, Known) and not isinstance(holder.object, torch.Tensor) and not _simple(holder.object, name):
             raise NotReplayable(f"`{ast.unparse(target)}` is stored by the object's own code")
@@ -59,6 +62,8 @@ def _kept_attribute(walk: Any, holder: Value, name: str, value: Value) -> bool:
     if not _simple(holder.object, name) or name not in getattr(holder.object, "__dict__", ()):
         return False
     walk.guards.type(holder.object)
+    for each in (name, "__setattr__"):
+        attributes.in_class(walk, type(holder.object), each)
     _keep(walk, vars(holder.object), name, value)
     return True
 

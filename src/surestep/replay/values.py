@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import ast
 import enum
+import functools
+import types
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +28,11 @@ class NotReplayable(Exception):
         self.reason = reason
         self.file = file
         self.line = line
+
+    def locate(self, file: str, line: int) -> None:
+        """Where it is, if that isn't said yet."""
+        if self.file is None:
+            self.file, self.line = file, line
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.reason}" if self.file else self.reason
@@ -62,11 +69,12 @@ class Argument(Known):
 class New:
     """Made by the call. ``items`` are the parts of a container (a list; a dict by its keys), None where they aren't known."""
 
-    __slots__ = ("items", "owned", "type")
+    __slots__ = ("items", "nullable", "owned", "type")
 
-    def __init__(self, type: type | None = None, items: Any = None, owned: bool = True):
+    def __init__(self, type: type | None = None, items: Any = None, owned: bool = True, nullable: bool = True):
         self.type = type  # None: whatever a tensor function returns: tensors, numbers, tuples of them
         self.items = items
+        self.nullable = nullable and type is None  # whether it may be None
         self.owned = owned  # False: a container that the caller handed in, which must not be changed
 
     def __repr__(self) -> str:
@@ -113,7 +121,7 @@ Value = Known | New | Bound | Super | Local | Either
 
 _PLAIN = {
     *(int, float, complex, bool, str, bytes, range, slice, type(None), type(Ellipsis)),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo),
 }
 
 
@@ -121,7 +129,17 @@ def plain(value: Any) -> bool:
     """Whether an object is immutable through and through, so that its identity guards all of it."""
     if type(value) in (tuple, frozenset, torch.Size):
         return all(plain(item) for item in value)
-    return type(value) in _PLAIN or isinstance(value, enum.Enum)
+    return type(value) in _PLAIN or (isinstance(value, enum.Enum) and _is_simple(type(value)))
+
+
+_OF_ENUMS = {"__new__", "__init__", "__str__", "__repr__", "__format__"}  # that aren't called where members are compared or counted with
+
+
+@functools.cache
+def _is_simple(kind: type) -> bool:
+    """Whether an enumeration leaves to Python how its members are compared, added, and true or false."""
+    own = [(name, held) for each in kind.__mro__ for name, held in vars(each).items() if name.startswith("__") and name not in _OF_ENUMS]
+    return all(not isinstance(held, types.FunctionType) or held.__globals__["__name__"] == "enum" for _, held in own)
 
 
 def join(a: Value | None, b: Value | None) -> Value:
@@ -135,17 +153,18 @@ def join(a: Value | None, b: Value | None) -> Value:
         if plain(a.object) and plain(b.object):
             return New(type(a.object) if type(a.object) is type(b.object) else None)
     for one in (a, b):
-        if isinstance(one, New) and one.type in (list, dict, set):
+        if isinstance(one, New) and one.type in (list, dict, set, types.GeneratorType):
             one.items = None  # what is done to the one that was taken is done to it under another name
     if isinstance(a, New) and isinstance(b, New):
-        if a.type is b.type and a.type not in (list, dict, set):
-            return New(a.type, _joined_items(a.items, b.items))
+        if a.type is b.type and a.type not in (list, dict, set, types.GeneratorType) and not isinstance(a.items, dict):
+            return New(a.type, _joined_items(a.items, b.items), nullable=a.nullable or b.nullable)
         if a.type is None or b.type is None:
-            return New() if not ({a.type, b.type} & {list, dict, set}) else Either()
+            return New() if not ({a.type, b.type} & {list, dict, set}) and not isinstance(a.items or b.items, dict) else Either()
     for one, other in ((a, b), (b, a)):
         if (
             isinstance(one, New)
             and one.type not in (list, dict, set)
+            and not isinstance(one.items, dict)
             and isinstance(other, Known)
             and (plain(other.object) or isinstance(other.object, torch.Tensor))
         ):

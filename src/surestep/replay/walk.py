@@ -20,12 +20,13 @@ from surestep.replay import attributes, calls, expressions, parameters, stores
 from surestep.replay.guards import Guards
 from surestep.replay.known import managers
 from surestep.replay.source import definition
-from surestep.replay.values import Argument, Either, Known, Local, New, NotReplayable, Value, join, plain
+from surestep.replay.values import Argument, Either, Known, Local, Missing, New, NotReplayable, Value, join, plain
 
 _BUDGET = 200_000  # nodes: a step that unrolls to more is not followed to its end
 _DEPTH = 60  # calls within calls
 
 Names = dict[str, Value]
+NEVER = Known(None)  # given by a function that always raises: no call does that is replayed, unless it is asked for attributes
 
 
 class Frame:
@@ -50,6 +51,7 @@ class Walk:
         self.budget = _BUDGET
         self.depth = 0
         self.kept: dict[tuple[int, Any], New] = {}
+        self.raises = 0  # statements so far that raise
         self.branches = 0  # how many branches that weren't decided lie around
 
     def known(self, thing: Any, path: str) -> Known:
@@ -114,7 +116,7 @@ class Walk:
             self.depth -= 1
         results = [*frame.returned, *([Known(None)] if rest is not None else [])]
         if not results:
-            return Known(None)  # it always raises: then there is no replay either
+            return NEVER
         result = results[0]
         for other in results[1:]:
             result = join(result, other)
@@ -141,8 +143,7 @@ class Walk:
             try:
                 names = handler(frame, statement)
             except NotReplayable as error:
-                if error.file is None:
-                    raise self.refuse(frame, statement, error.reason) from None
+                error.locate(frame.file, statement.lineno)
                 raise
         return names
 
@@ -157,6 +158,7 @@ class Walk:
         frame.returned.append(Known(None) if node.value is None else expressions.evaluate(self, frame, node.value))
 
     def _raise(self, frame: Frame, node: ast.Raise) -> None:
+        self.raises += 1
         return None  # no call that raises is replayed
 
     def _assert(self, frame: Frame, node: ast.Assert) -> Names:
@@ -182,7 +184,7 @@ class Walk:
         elif isinstance(before, New) and before.type is list:
             expressions.require_owned(before)
             extra = attributes.iterate(self, operand)
-            before.items = None if before.items is None or extra is None else before.items + extra
+            before.items = None if before.items is None or extra is None or self.branches else before.items + extra
         else:
             stores.store(self, frame, node.target, expressions.binary(node.op, before, operand))
         return frame.names
@@ -233,10 +235,14 @@ class Walk:
         if known is not None:
             return self.block(frame, node.body if known else node.orelse, frame.names)
         before = frame.names
+        ways: list[Names | None] = []
         with self.undecided():
-            one = self.block(frame, node.body, dict(before))
-            other = self.block(frame, node.orelse, dict(before))
-        return _joined(one, other)
+            for way in (node.body, node.orelse):
+                try:
+                    ways.append(self.block(frame, way, dict(before)))
+                except Missing:  # it raises, as no call does that is replayed
+                    self.raises += 1
+        return _joined(*ways)
 
     def _for(self, frame: Frame, node: ast.For) -> Names | None:
         source = expressions.evaluate(self, frame, node.iter)

@@ -28,12 +28,18 @@ class Noted(NamedTuple):
     """Where among the trace's numbers those of an update begin."""
 
     rule: str
-    position: int
+    position: int | None  # None: it was written out in PyTorch's operations, and its numbers can't be told from others
     param: XlaTensor
     uniform: Storage | None  # the counts of steps, where the program takes them to be equal
 
 
 watched: list[Noted] | None = None  # who wants to know of updates puts a list here
+
+
+def note_written_out(name: str, params: Sequence[torch.Tensor]) -> None:
+    """An optimizer's update is not one operation, but PyTorch's own."""
+    if watched is not None:
+        watched.extend(Noted(name, None, param, None) for param in params[:1] if type(param) is XlaTensor)
 
 
 def update(
@@ -134,6 +140,11 @@ def zeros(like: XlaTensor) -> XlaTensor:
     view = like._layout
     dense = view if view.dense and not view.offset else record._dense(view.sizes, view.dtype)
     return fresh(_zeros(like, dense))
+
+
+def sent(number: torch.Tensor, recorder: Recorder) -> torch.Tensor:
+    """A number of the host (a 0-dim CPU tensor) on the device."""
+    return fresh(Storage(recorder, layout((), (), 0, number.dtype), transfer.to_device(number, recorder.device)))
 
 
 def packed(numbers: Sequence[torch.Tensor], recorder: Recorder) -> list[torch.Tensor]:
