@@ -18,7 +18,7 @@ def found(text, **selection):
 
 @pytest.mark.parametrize(("code", "kind", "text"), EXAMPLES, ids=[f"{code}-{kind}-{i}" for i, (code, kind, _) in enumerate(EXAMPLES)])
 def test_example(code, kind, text):
-    assert (code in {finding.code for finding in found(text)}) == (kind == "invalid")
+    assert (code in {finding.code for finding in found(text, target=RULES[code].only)}) == (kind == "invalid")
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -34,8 +34,9 @@ def test_harmless_under_surestep_is_a_note(rule):
 
 @pytest.mark.parametrize(("code", "text"), [(code, text) for code, kind, text in EXAMPLES if kind == "invalid"])
 def test_what_can_be_mended_is_mended(code, text):
-    fixable = [finding for finding in found(text, select=(code,)) if finding.fix is not None]
-    mended = check_file("example.py", text.encode(), Selection(select=(code,)), fix=True, unsafe=True)
+    selection = Selection(select=(code,), target=RULES[code].only)
+    fixable = [finding for finding in found(text, select=(code,), target=RULES[code].only) if finding.fix is not None]
+    mended = check_file("example.py", text.encode(), selection, fix=True, unsafe=True)
     assert mended.source is not None
     ast.parse(mended.source.text)
     assert bool(mended.fixed) == bool(fixable)

@@ -1,6 +1,66 @@
-"""What works now in place of the names in ``_later``: said in their errors. The longest beginning of a name counts."""
+"""What torch_xla 2.9 has and surestep hasn't yet, and what works now in its place. The drop-in's errors and ``surestep check`` say it.
+
+Plain data: it is read without PyTorch.
+"""
 
 from __future__ import annotations
+
+MODULES = frozenset(
+    f"torch_xla.{name}"
+    for name in (
+        *("core.dynamo_bridge", "core.xla_builder", "core.xla_op_registry"),
+        *(
+            "debug.frame_parser_util",
+            "debug.graph_counter_plugin",
+            "debug.metrics_compare_utils",
+            "debug.metrics_saver",
+            "debug.model_comparator",
+        ),
+        *("distributed.data_parallel", "distributed.fsdp", "distributed.zero_redundancy_optimizer"),
+        *("experimental.assume_pure", "experimental.custom_kernel", "experimental.distributed_checkpoint"),
+        *("experimental.gradient_accumulation", "experimental.mark_pattern_utils", "experimental.pallas_kernels", "experimental.pjrt"),
+        *("experimental.pjrt_backend", "experimental.plugins", "experimental.quantized", "experimental.scan", "experimental.scan_layers"),
+        *(
+            "experimental.spmd_fully_sharded_data_parallel",
+            "experimental.tpu",
+            "experimental.while_loop",
+            "experimental.xla_quantized_matmul",
+        ),
+        *("stablehlo", "tf_saved_model_integration", "utils.closures", "utils.gcsfs", "utils.keyd_queue"),
+    )
+)
+
+NAMES = {
+    "torch_xla": {"_found_libtpu", "backends"},
+    "torch_xla._XLAC": {
+        *("OpSharding", "ShardingType", "XlaShardingSpec", "_xla_mark_sharding", "_xla_mark_sharding_"),
+        *("_flash_attention_backward", "_flash_attention_forward"),
+        *("_flash_attention_position_ids_backward", "_flash_attention_position_ids_forward"),
+        *("_get_graph_hash", "_get_stablehlo", "_get_xla_tensors_dot", "_get_xla_tensors_hlo", "_get_xla_tensors_text"),
+        *("_mark_dynamic", "_run_cached_graph", "_xla_all_gather", "_xla_all_reduce", "_xla_mark_bounded_dynamic", "_xla_warm_up_cache"),
+    },
+    "torch_xla._internal.tpu": {"get_tpu_env", "get_tpu_type", "get_worker_ips", "task_id", "worker_id"},
+    "torch_xla.core.functions": {"nms"},
+    "torch_xla.core.xla_model": {
+        *("CoalescingBuckets", "all_reduce_bucketized_gradients", "check_view_sharing", "recv", "send"),
+        *("get_stablehlo", "get_stablehlo_bytecode"),
+    },
+    "torch_xla.distributed.parallel_loader": {"BatchTracker", "PerDeviceQueue"},
+    "torch_xla.distributed.spmd": {
+        *(
+            "HybridMesh",
+            "Mesh",
+            "ShardingSpec",
+            "ShardingType",
+            "XLAPatchedLinear",
+            "XLAShardedTensor",
+            "apply_backward_optimization_barrier",
+        ),
+        *("clear_sharding", "disable_manual_sharding", "enable_manual_sharding", "get_1d_mesh", "get_global_mesh", "mark_sharding"),
+        *("mark_sharding_with_gradients", "set_global_mesh", "shard_as", "wrap_if_sharded", "xla_patched_nn_linear_forward"),
+    },
+    "torch_xla.runtime": {"get_master_ip", "global_runtime_device_attributes", "use_spmd"},
+}
 
 _WHOLE = (
     "`torch_xla.launch` with `torch_xla.core.xla_model.optimizer_step`, or DistributedDataParallel, trains the same with whole weights on "
@@ -69,7 +129,18 @@ INSTEAD = {
 }
 
 
-def instead_of(name: str) -> str:
-    """The sentence for a name's error; none where nothing takes its place."""
-    longest = max((beginning for beginning in INSTEAD if name.startswith(beginning)), key=len, default=None)
+def is_absent(full: str) -> bool:
+    """Whether it is such a name or module, or in such a module."""
+    module, _, name = full.rpartition(".")
+    return name in NAMES.get(module, ()) or any(full == absent or full.startswith(f"{absent}.") for absent in MODULES)
+
+
+def message(full: str) -> str:
+    """The sentence for a name: what is wrong, and what to write."""
+    return f"{full} isn't in surestep yet: torch_xla has it, surestep's drop-in doesn't{instead_of(full)}"
+
+
+def instead_of(full: str) -> str:
+    """What to write for a name; nothing where nothing takes its place. The longest beginning of the name counts."""
+    longest = max((beginning for beginning in INSTEAD if full.startswith(beginning)), key=len, default=None)
     return "" if longest is None else f". Now: {INSTEAD[longest]}"
