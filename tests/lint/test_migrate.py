@@ -184,7 +184,7 @@ def test_to_surestep():
     assert "torch_xla" not in after
     for line in ("surestep.device()", "surestep.MpDeviceLoader(batches, device)", "surestep.optimizer_step(optimizer)", "surestep.sync()"):
         assert line in after
-    for line in ("print(index)", "surestep.save(", "print(surestep.metrics())", "    train(0, data)"):
+    for line in ("print(index)", "surestep.save(", "print(surestep.metrics())", "    surestep.launch(train, args=(data,))"):
         assert line in after
     assert after.count("import surestep") == 1
 
@@ -194,6 +194,12 @@ def test_what_surestep_has_not_is_marked():
     assert (
         "# migrate: XLA904 torch_xla.core.xla_model.rendezvous isn't surestep's own: it needs `surestep run`.\nxm.rendezvous('a')" in after
     )
+
+
+def test_what_needs_surestep_run_is_said_once_a_name():
+    after = migrated("import torch_xla.core.xla_model as xm\nxm.rendezvous('a')\nxm.rendezvous('b')\n", "surestep")
+    assert after.count("# migrate: XLA904") == 1
+    assert migrated(after, "surestep") == after
 
 
 def test_what_is_left_alone_is_byte_identical():
@@ -219,6 +225,13 @@ def test_a_notebook_keeps_its_outputs_and_its_form():
     notebook["cells"][1]["source"][-1] = "import torch_xla"
     notebook["cells"][2]["source"][0] = "device = torch_xla.device()\n"
     assert result.source.encode(before) == json.dumps(notebook, indent=1).encode() + b"\n"
+
+
+def test_an_import_that_magics_use_stays():
+    cell = ["import torch_xla.core.xla_model as xm\n", "%timeit xm.mark_step()\n", "xm.mark_step()\n", "%time xm.mark_step()"]
+    notebook = json.dumps({"cells": [{"cell_type": "code", "source": cell}]}).encode()
+    (after,) = json.loads(migrate(Source.read("n.ipynb", notebook)).source.encode(notebook))["cells"]
+    assert after["source"] == [cell[0], "import torch_xla\n", cell[1], "torch_xla.sync()\n", cell[3]]
 
 
 SCRIPT = """

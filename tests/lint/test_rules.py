@@ -214,3 +214,74 @@ for batch in batches:
     print(norm)
 """
     assert [(finding.code, finding.line) for finding in found(text)] == [("XLA601", 16), ("XLA601", 18)]
+
+
+LAUNCHED = """
+import math, torch, torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+def train(index, loader):
+    model = torch.nn.Linear(8, 1).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    total = torch.zeros((), device="xla")
+    for step, batch in enumerate(loader):
+        loss = model(batch.to("xla")).sum()
+        loss.backward()
+        {before}
+        xm.optimizer_step(optimizer, barrier=True)
+        {after}
+if __name__ == "__main__":
+    torch_xla.launch(train, args=(None,))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "hangs"),
+    [
+        ("if loss.item() > 9: continue", "pass", True),
+        ("if math.isnan(float(loss)): continue", "pass", True),
+        ("if not torch.isfinite(loss): continue", "pass", True),
+        ("pass", "if loss < 0.1: break", True),
+        ("pass", "if float(loss) < 0.1 and step > 3: xm.rendezvous('a')", True),
+        ("pass", "worst = max(loss.item(), 3)\n        if worst > 3: xm.mesh_reduce('a', worst, max)", True),
+        ("if step % 4: continue", "pass", False),
+        ("if len(batch) < 8: continue", "pass", False),
+        ("if batch.shape[0] < 8: continue", "pass", False),
+        ("if math.isnan(xm.mesh_reduce('nan', loss.item(), max)): continue", "pass", False),
+        ("xm.all_reduce('sum', [loss])\n        if loss.item() > 9: continue", "pass", False),
+        ("pass", "mean = xm.all_reduce('sum', loss) / xr.world_size()\n        if mean < 0.1: break", False),
+        ("pass", "if loss.item() < 0.1: print('good')", False),
+        ("pass", "if loss.item() != loss.item(): raise ValueError", False),
+        ("pass", "if model: xm.rendezvous('a')", False),
+    ],
+)
+def test_collectives_by_data(before, after, hangs):
+    text = LAUNCHED.format(before=before, after=after)
+    assert bool(found(text, select=("XLA407",))) == hangs
+    assert found(text.replace("torch_xla.launch(train, args=(None,))", "train(0, None)"), select=("XLA407",)) == []
+
+
+def test_a_script_for_torchrun_is_replicated_too():
+    text = """
+import torch, torch_xla
+import torch.distributed as dist
+JOIN
+def train(index, loader):
+    model = torch.nn.Linear(8, 1).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in loader:
+        with torch_xla.step():
+            model(batch.to("xla")).sum().backward()
+            optimizer.step()
+train(0, batches)
+"""
+    assert [f.code for f in found(text.replace("JOIN", "dist.init_process_group(backend='xla')"))] == ["XLA401"]
+    assert found(text.replace("JOIN", "dist.init_process_group('gloo')"), select=("XLA4",)) == []
+    assert found(text.replace("JOIN", "dist.init_process_group('xla')\nimport neuronx_distributed"), select=("XLA4",)) == []
+
+
+def test_what_the_drop_in_lacks_is_told_once_and_for_surestep_only():
+    text = "import torch_xla.distributed.fsdp as fsdp\nmodel = fsdp.XlaFullyShardedDataParallel(model)\nfsdp.checkpoint_module(model)\n"
+    (finding,) = found(text, target="surestep", select=("XLA905",))
+    assert finding.line == 1 and "Now: `torch_xla.launch`" in finding.message
+    assert found(text, select=("XLA905",)) == []

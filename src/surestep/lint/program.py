@@ -20,6 +20,7 @@ from surestep.lint.values import (
     UNKNOWN,
     XLA,
     Value,
+    merged,
 )
 
 
@@ -238,6 +239,16 @@ class Program:
     def launched(self) -> set[Function]:
         """Functions that run in started processes, those that are called from them included."""
         return self.reach([function for call in self.launches for value in call.arguments[:1] for function in value.functions])
+
+    @cached_property
+    def replicated(self) -> set[Function]:
+        """Functions that run in several processes: those that are launched, and all of a script that joins a group itself, under
+        ``torchrun``. Libraries that split the model reduce gradients in their own ways.
+        """
+        joined = [merged([*call.arguments[:1], call.keywords.get("backend", UNKNOWN)]) for call in self.calls if call.name in names.JOIN]
+        joins = any(backend.text == "xla" for backend in joined)
+        splits = any(module.partition(".")[0] in names.SPLITTING for module in self.imported)
+        return set(self.functions) if joins and not splits else self.launched
 
     def reach(self, functions: list[Function]) -> set[Function]:
         """The functions and all that they call in this file."""

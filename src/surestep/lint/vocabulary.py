@@ -22,6 +22,7 @@ PARALLEL_LOADER = {f"{PL}.ParallelLoader"}
 DATA_LOADER = {"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"}
 
 LAUNCH = {"torch_xla.launch", f"{XMP}.spawn", f"{XMP}.launch"}
+JOIN = {"torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group"}
 TORCH_SPAWN = {"torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn"}
 
 ORDINAL = {
@@ -75,6 +76,10 @@ SCALER = CUDA_SCALER | {"torch.amp.GradScaler", "torch_xla.amp.GradScaler", "tor
 CUDA_AUTOCAST = {"torch.cuda.amp.autocast", "torch.cuda.amp.autocast_mode.autocast"}
 AUTOCAST = {"torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast"}
 XLA_AUTOCAST = {"torch_xla.amp.autocast"}
+
+# Libraries that split a model over processes, and reduce what is to be reduced.
+SPLITTING = {"neuronx_distributed", "neuronx_distributed_training", "nemo", "megatron", "accelerate", "lightning", "pytorch_lightning"}
+SPLITTING |= {"deepspeed", "optimum", "torchtitan"}
 
 PROGRESS = {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.trange", "tqdm.std.tqdm"}
 

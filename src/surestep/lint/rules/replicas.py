@@ -18,11 +18,11 @@ def _launched_loops(program: Program) -> list[TrainingLoop]:
     """Training loops that run in several processes, each with a model of its own."""
     if any(call.name in names.SPMD for call in program.calls):
         return []
-    return [loop for loop in program.training_loops if loop.function in program.launched]
+    return [loop for loop in program.training_loops if loop.function in program.replicated]
 
 
 def _launched_calls(program: Program) -> list[Call]:
-    return [call for call in program.calls if call.function in program.launched]
+    return [call for call in program.calls if call.function in program.replicated]
 
 
 def _replicates(program: Program) -> bool:
@@ -510,7 +510,7 @@ def _is_own(value: Value) -> bool:
 
 
 def _in_many(program: Program, call: Call) -> bool:
-    return call.function in program.launched or any(other.name == "torch.distributed.init_process_group" for other in program.calls)
+    return call.function in program.replicated
 
 
 def _leaves(statement: ast.stmt) -> bool:
