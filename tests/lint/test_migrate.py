@@ -41,9 +41,13 @@ CASES = {
         'import torch_xla.core.xla_model as xm\na = f\'é {xm.get_ordinal()} {x:>{xm.xrt_world_size()}}\' f"""\n{xm.get_ordinal()}"""\n',
         'import torch_xla.runtime as xr\na = f\'é {xr.global_ordinal()} {x:>{xr.world_size()}}\' f"""\n{xr.global_ordinal()}"""\n',
     ),
-    "a name that is taken": (
+    "a short name that is taken": (
         "import torch_xla.core.xla_model as xm\nxr = 3\nprint(xm.get_ordinal())\n",
-        "import torch_xla.core.xla_model as xm\nxr = 3\n"
+        "import torch_xla.runtime\nxr = 3\nprint(torch_xla.runtime.global_ordinal())\n",
+    ),
+    "all names that are taken": (
+        "import torch_xla.core.xla_model as xm\nxr = torch_xla = 3\nprint(xm.get_ordinal())\n",
+        "import torch_xla.core.xla_model as xm\nxr = torch_xla = 3\n"
         "# migrate: XLA902 torch_xla.core.xla_model.get_ordinal: Write: `torch_xla.runtime.global_ordinal`.\nprint(xm.get_ordinal())\n",
     ),
     "spawn": (
@@ -88,6 +92,15 @@ CASES = {
         "import torch_xla.distributed.parallel_loader as pl\ndef f():\n"
         "    # migrate: XLA901 torch_xla.distributed.parallel_loader.ParallelLoader: Write: `MpDeviceLoader(loader, device)`.\n"
         "    p = pl.ParallelLoader(a, [d])\n    g(p.per_device_loader(d))\n    p.close()\n",
+    ),
+    "loaders that are deleted": (
+        "import torch_xla.distributed.parallel_loader as pl\n"
+        "def f():\n    p = pl.ParallelLoader(a, [d])\n    g(p.per_device_loader(d))\n    del p\n",
+        "import torch_xla.distributed.parallel_loader as pl\ndef f():\n    p = pl.MpDeviceLoader(a, d)\n    g(p)\n    del p\n",
+    ),
+    "a module whose usual name is the old one's": (
+        "import torch_xla.experimental.xla_sharding as xs\nxs.mark_sharding(x, mesh, s)\n",
+        "import torch_xla.distributed.spmd\ntorch_xla.distributed.spmd.mark_sharding(x, mesh, s)\n",
     ),
     "a rendezvous and a module that have moved": (
         "import torch.distributed as dist\nimport torch_xla.experimental.pjrt_backend\ndist.init_process_group('xla', "
@@ -151,6 +164,7 @@ two'''
         ("    loss.backward()", "    xm.mark_step()\n    loss.backward()"),  # it isn't the only one
         ("    xm.mark_step()", "    xm.mark_step()\n    print('end')"),  # it isn't at the end
         ("for batch in batches:", "for batch in pl.MpDeviceLoader(batches, device):"),
+        ("    loss.backward()", "    loss = loss + next(iter(pl.MpDeviceLoader(batches, device)))\n    loss.backward()"),
     ],
 )
 def test_mark_step_elsewhere_is_sync(old, new):

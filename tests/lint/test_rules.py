@@ -285,3 +285,52 @@ def test_what_the_drop_in_lacks_is_told_once_and_for_surestep_only():
     (finding,) = found(text, target="surestep", select=("XLA905",))
     assert finding.line == 1 and "Now: `torch_xla.launch`" in finding.message
     assert found(text, select=("XLA905",)) == []
+
+
+BY_HAND = """
+import torch
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.parallel_loader as pl
+import torch_xla.distributed.xla_multiprocessing as xmp
+def train(rank, loader):
+    device = xm.xla_device()
+    model = torch.nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+    batches = iter(LOADER)
+    for _ in range(10):
+        loss = model(NEXT).mean()
+        loss.backward()
+        xm.optimizer_step(optimizer)
+    if rank == 0:
+        xm.save(model.state_dict(), "model.pt")
+        xm.rendezvous("saved")
+if __name__ == "__main__":
+    xmp.spawn(train, args=(None,), nprocs=COUNT)
+"""
+
+
+@pytest.mark.parametrize("advance", ["next(batches)", "batches.next()", "batches.__next__()", "next(batches)['image'].to(device)"])
+def test_the_next_batch_of_a_device_loader_is_a_boundary(advance):
+    by_hand = BY_HAND.replace("NEXT", advance).replace("COUNT", "1")
+    assert found(by_hand.replace("LOADER", "pl.MpDeviceLoader(loader, device)"), select=("XLA1", "XLA4")) == []
+    assert found(by_hand.replace("LOADER", "pl.ParallelLoader(loader, [device]).per_device_loader(device)"), select=("XLA1",)) == []
+    if "to(device)" in advance:
+        assert [f.code for f in found(by_hand.replace("LOADER", "loader"), select=("XLA1",))] == ["XLA101"]
+
+
+def test_one_launched_process_may_ask_for_its_rank():
+    text = BY_HAND.replace("NEXT", "next(batches)").replace("LOADER", "pl.MpDeviceLoader(loader, device)")
+    assert found(text.replace("COUNT", "1"), select=("XLA4", "XLA5")) == []
+    assert [f.code for f in found(text.replace("COUNT", "8"), select=("XLA406",))] == ["XLA406"]
+
+
+def test_sharding_by_spmd_reduces_once():
+    text = """
+import torch_xla
+import torch_xla.core.xla_model as xm
+from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel as FSDPv2
+model = FSDPv2(model, mesh=mesh)
+loss(model).backward()
+xm.optimizer_step(optimizer)
+"""
+    assert found(text, select=("XLA4",)) == []

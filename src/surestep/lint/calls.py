@@ -80,7 +80,7 @@ _ABOUT = frozenset(
 )
 _BOOLEAN = frozenset(["eq", "ne", "gt", "lt", "ge", "le", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not", "bool"])
 _PASS_THROUGH = frozenset(
-    ["iter", "reversed", "sorted", "list", "tuple", "enumerate", "zip", "map", "filter", "next", "min", "max", "sum", "abs"]
+    ["iter", "reversed", "sorted", "list", "tuple", "enumerate", "zip", "map", "filter", "min", "max", "sum", "abs"]
 ) | {
     "itertools.islice",
     "itertools.cycle",
@@ -232,6 +232,8 @@ class Caller:
             tags = {TENSOR, XLA} if on_xla else {TENSOR}
         elif name in _PASS_THROUGH:
             return Value(tags=everything.tags, items=self._enumerated(name, call), origins=everything.origins)
+        elif name == "next":
+            return self.element(call.node.args[0], first) if call.node.args else UNKNOWN
         elif name == "range":
             tags = {COUNTER} if self._has_loop() else set()
         elif name == "str" and call.node.args and isinstance(call.node.args[0], ast.Constant):
@@ -275,6 +277,8 @@ class Caller:
             return UNKNOWN
         if method == "per_device_loader":
             return Value(tags=frozenset({LOADER, DEVICE_LOADER}), origins=receiver.origins)
+        if method in ("next", "__next__") and LOADER in receiver:
+            return self.element(call.node.func, receiver)
         if method in ("format", "join") and receiver.text is not None:
             return Value(text=receiver.text, tags=merged(call.arguments).tags & {RANK})
         if method in ("items", "values", "get", "pop", "copy"):

@@ -59,10 +59,10 @@ COLLECTIVE = {
 REDUCE_METRIC = COLLECTIVE - {f"{XM}.rendezvous", f"{XR}.rendezvous", f"{XM}.optimizer_step", f"{XM}.reduce_gradients"}
 
 DDP = {"torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"}
-FSDP = {
+SPMD_FSDP = {"torch_xla.experimental.spmd_fully_sharded_data_parallel.SpmdFullyShardedDataParallel"}
+FSDP = SPMD_FSDP | {
     "torch_xla.distributed.fsdp.XlaFullyShardedDataParallel",
     "torch_xla.distributed.fsdp.xla_fully_sharded_data_parallel.XlaFullyShardedDataParallel",
-    "torch_xla.experimental.spmd_fully_sharded_data_parallel.SpmdFullyShardedDataParallel",
     "torch.distributed.fsdp.FullyShardedDataParallel",
 }
 SPMD = {f"{XR}.use_spmd", "torch_xla.distributed.spmd.set_global_mesh"}

@@ -137,7 +137,7 @@ def train(index, loader):
 
     def check(self, program: Program) -> Found:
         """xm.optimizer_step where the model is wrapped on every path."""
-        wrapped = [call for call in program.calls if call.name in names.DDP | names.FSDP]
+        wrapped = [call for call in program.calls if call.name in names.DDP | names.FSDP - names.SPMD_FSDP]
         if not wrapped or any(frame.kind == "if" for call in wrapped for frame in call.frames):
             return
         together = {function for call in wrapped for function in self._beside(program, call)}
