@@ -54,8 +54,8 @@ class TensorFlatten:
     optimizer built before still holds them; and it gives ``torch.compile`` the figures to trace over.
 
     Where a module's parameters stay on the device (``module.float()``, a second ``module.to('xla')``), PyTorch can assign their data
-    instead, which no living graph or view prevents: there the method seems to be missing, once. So it does for parametrizations, which set a
-    plain tensor's storage instead: a swap would be refused, or break the graph, where one is alive.
+    instead, which no living graph or view prevents: there the method seems to be missing, once. So it does for parametrizations, which
+    then set the storage, as they do for other tensors: a swap would be refused, or break the graph, where one is alive.
     """
 
     def __get__(self, tensor: Any, kind: Any = None) -> Any:
