@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from both import same
 
 import surestep
+from both import same
 
 CHAINS = {
     "row": lambda t: t[0],
