@@ -93,6 +93,8 @@ def _prepared(rule: Rule, params: list, grads: list, lists: tuple, options: dict
             return None
         if param.shape != grad.shape or not param.dtype.is_floating_point:
             return None
+    if update.overlap(params):
+        return None
     if not rule.steps:
         states = _momentum_buffers(params, lists[0], options)
         return None if states is None else ([], states)

@@ -5,6 +5,7 @@ It doesn't pass PyTorch's dispatcher: nobody but the optimizer sees it, and a li
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -139,6 +140,14 @@ def packed(numbers: Sequence[torch.Tensor], recorder: Recorder) -> list[torch.Te
     whole = fresh(Storage(recorder, layout((len(numbers),), (1,), 0, values.dtype), transfer.to_device(values, recorder.device)))
     whole._storage.uniform = bool((values == values[0]).all())
     return [alias(whole._storage, layout((), (), position, values.dtype), whole) for position in range(len(numbers))]
+
+
+def overlap(tensors: Sequence[XlaTensor]) -> bool:
+    """Whether two tensors may have an element in common (weights tied by ``.data =``): then the second's update has to see the first's."""
+    if len({id(tensor._storage) for tensor in tensors}) == len(tensors):
+        return False
+    lying = sorted(((id(tensor._storage), tensor._layout) for tensor in tensors), key=lambda lies: (lies[0], lies[1].offset))
+    return any(one == other and lower.meets(upper) for (one, lower), (other, upper) in itertools.pairwise(lying))
 
 
 def look_at(counts: XlaTensor) -> None:
