@@ -283,3 +283,15 @@ def test_parameters_over_one_storage_are_updated_one_after_the_other(kind, tie):
         return one.detach(), other.detach(), buffer
 
     compare(run("cpu"), run("xla"), rtol=1e-9, atol=1e-9)
+
+
+def test_a_gradient_that_is_another_parameter():
+    def run(device):
+        one, other = (nn.Parameter(torch.full((3,), value, dtype=torch.float64).to(device)) for value in (2.0, 1.0))
+        one.grad, other.grad = other.detach(), one.detach()
+        optimizer = torch.optim.SGD([one, other], lr=0.1)
+        for _ in range(2):
+            optimizer.step()
+        return one.detach(), other.detach()
+
+    compare(run("cpu"), run("xla"), rtol=1e-9, atol=1e-9)

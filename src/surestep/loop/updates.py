@@ -93,7 +93,7 @@ def _prepared(rule: Rule, params: list, grads: list, lists: tuple, options: dict
             return None
         if param.shape != grad.shape or not param.dtype.is_floating_point:
             return None
-    if update.overlap(params):
+    if update.entangled(params, grads):
         return None
     if not rule.steps:
         states = _momentum_buffers(params, lists[0], options)

@@ -142,11 +142,16 @@ def packed(numbers: Sequence[torch.Tensor], recorder: Recorder) -> list[torch.Te
     return [alias(whole._storage, layout((), (), position, values.dtype), whole) for position in range(len(numbers))]
 
 
-def overlap(tensors: Sequence[XlaTensor]) -> bool:
-    """Whether two tensors may have an element in common (weights tied by ``.data =``): then the second's update has to see the first's."""
-    if len({id(tensor._storage) for tensor in tensors}) == len(tensors):
+def entangled(params: Sequence[XlaTensor], grads: Sequence[XlaTensor]) -> bool:
+    """Whether an update may read what that of an earlier parameter has written: parameters tied by ``.data =``, a gradient over a
+    parameter's storage. Then they are done one after the other.
+    """
+    storages = {id(param._storage) for param in params}
+    if any(id(grad._storage) in storages for grad in grads):
+        return True
+    if len(storages) == len(params):
         return False
-    lying = sorted(((id(tensor._storage), tensor._layout) for tensor in tensors), key=lambda lies: (lies[0], lies[1].offset))
+    lying = sorted(((id(param._storage), param._layout) for param in params), key=lambda lies: (lies[0], lies[1].offset))
     return any(one == other and lower.meets(upper) for (one, lower), (other, upper) in itertools.pairwise(lying))
 
 
