@@ -106,6 +106,10 @@ def use_count(tensor: Any) -> int:
     return tensor._use_count()
 
 
+# What gives a parametrized tensor its new contents, by swapping where it takes the tensor for a traceable wrapper.
+PARAMETRIZES = torch.nn.utils.parametrize._maybe_set.__code__
+
+
 _SUPPORTED = "Supported are torch 2.13 to 2.15; `surestep doctor` prints the versions."
 
 

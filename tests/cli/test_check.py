@@ -64,6 +64,26 @@ def test_settings_of_the_nearest_pyproject(folder):
     assert done.exit_code == 2 and "has no 'ignored'" in done.output
 
 
+@pytest.mark.parametrize(
+    "text", ["[tool.surestep]\ncheck = 3\n", "tool = 3\n", "[tool]\nsurestep = []\n", "[tool.surestep.check]\nselect = 'X'\n"]
+)
+def test_settings_of_another_kind(folder, text):
+    (folder / "pyproject.toml").write_text(text)
+    done = call("check", "old.py")
+    assert done.exit_code == (2 if "check" in text else 1)
+    assert done.exit_code == 1 or "pyproject.toml: [tool.surestep.check]" in done.output
+
+
+def test_a_file_that_cannot_be_written_is_told(folder, monkeypatch):
+    def write_bytes(path, data):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", write_bytes)
+    for arguments in (("check", "--fix"), ("migrate", "--write")):
+        done = call(*arguments, "old.py")
+        assert done.exit_code == 2 and "old.py: can't be written: Permission denied" in done.output
+
+
 def test_fix_writes_and_diff_does_not(folder):
     done = call("check", "old.py", "--diff")
     assert done.exit_code == 1 and "+torch_xla.sync()" in done.output

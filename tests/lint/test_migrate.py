@@ -41,9 +41,13 @@ CASES = {
         'import torch_xla.core.xla_model as xm\na = f\'é {xm.get_ordinal()} {x:>{xm.xrt_world_size()}}\' f"""\n{xm.get_ordinal()}"""\n',
         'import torch_xla.runtime as xr\na = f\'é {xr.global_ordinal()} {x:>{xr.world_size()}}\' f"""\n{xr.global_ordinal()}"""\n',
     ),
-    "a name that is taken": (
+    "a short name that is taken": (
         "import torch_xla.core.xla_model as xm\nxr = 3\nprint(xm.get_ordinal())\n",
-        "import torch_xla.core.xla_model as xm\nxr = 3\n"
+        "import torch_xla.runtime\nxr = 3\nprint(torch_xla.runtime.global_ordinal())\n",
+    ),
+    "all names that are taken": (
+        "import torch_xla.core.xla_model as xm\nxr = torch_xla = 3\nprint(xm.get_ordinal())\n",
+        "import torch_xla.core.xla_model as xm\nxr = torch_xla = 3\n"
         "# migrate: XLA902 torch_xla.core.xla_model.get_ordinal: Write: `torch_xla.runtime.global_ordinal`.\nprint(xm.get_ordinal())\n",
     ),
     "spawn": (
@@ -88,6 +92,15 @@ CASES = {
         "import torch_xla.distributed.parallel_loader as pl\ndef f():\n"
         "    # migrate: XLA901 torch_xla.distributed.parallel_loader.ParallelLoader: Write: `MpDeviceLoader(loader, device)`.\n"
         "    p = pl.ParallelLoader(a, [d])\n    g(p.per_device_loader(d))\n    p.close()\n",
+    ),
+    "loaders that are deleted": (
+        "import torch_xla.distributed.parallel_loader as pl\n"
+        "def f():\n    p = pl.ParallelLoader(a, [d])\n    g(p.per_device_loader(d))\n    del p\n",
+        "import torch_xla.distributed.parallel_loader as pl\ndef f():\n    p = pl.MpDeviceLoader(a, d)\n    g(p)\n    del p\n",
+    ),
+    "a module whose usual name is the old one's": (
+        "import torch_xla.experimental.xla_sharding as xs\nxs.mark_sharding(x, mesh, s)\n",
+        "import torch_xla.distributed.spmd\ntorch_xla.distributed.spmd.mark_sharding(x, mesh, s)\n",
     ),
     "a rendezvous and a module that have moved": (
         "import torch.distributed as dist\nimport torch_xla.experimental.pjrt_backend\ndist.init_process_group('xla', "
@@ -151,6 +164,7 @@ two'''
         ("    loss.backward()", "    xm.mark_step()\n    loss.backward()"),  # it isn't the only one
         ("    xm.mark_step()", "    xm.mark_step()\n    print('end')"),  # it isn't at the end
         ("for batch in batches:", "for batch in pl.MpDeviceLoader(batches, device):"),
+        ("    loss.backward()", "    loss = loss + next(iter(pl.MpDeviceLoader(batches, device)))\n    loss.backward()"),
     ],
 )
 def test_mark_step_elsewhere_is_sync(old, new):
@@ -184,7 +198,7 @@ def test_to_surestep():
     assert "torch_xla" not in after
     for line in ("surestep.device()", "surestep.MpDeviceLoader(batches, device)", "surestep.optimizer_step(optimizer)", "surestep.sync()"):
         assert line in after
-    for line in ("print(index)", "surestep.save(", "print(surestep.metrics())", "    train(0, data)"):
+    for line in ("print(index)", "surestep.save(", "print(surestep.metrics())", "    surestep.launch(train, args=(data,))"):
         assert line in after
     assert after.count("import surestep") == 1
 
@@ -194,6 +208,12 @@ def test_what_surestep_has_not_is_marked():
     assert (
         "# migrate: XLA904 torch_xla.core.xla_model.rendezvous isn't surestep's own: it needs `surestep run`.\nxm.rendezvous('a')" in after
     )
+
+
+def test_what_needs_surestep_run_is_said_once_a_name():
+    after = migrated("import torch_xla.core.xla_model as xm\nxm.rendezvous('a')\nxm.rendezvous('b')\n", "surestep")
+    assert after.count("# migrate: XLA904") == 1
+    assert migrated(after, "surestep") == after
 
 
 def test_what_is_left_alone_is_byte_identical():
@@ -219,6 +239,13 @@ def test_a_notebook_keeps_its_outputs_and_its_form():
     notebook["cells"][1]["source"][-1] = "import torch_xla"
     notebook["cells"][2]["source"][0] = "device = torch_xla.device()\n"
     assert result.source.encode(before) == json.dumps(notebook, indent=1).encode() + b"\n"
+
+
+def test_an_import_that_magics_use_stays():
+    cell = ["import torch_xla.core.xla_model as xm\n", "%timeit xm.mark_step()\n", "xm.mark_step()\n", "%time xm.mark_step()"]
+    notebook = json.dumps({"cells": [{"cell_type": "code", "source": cell}]}).encode()
+    (after,) = json.loads(migrate(Source.read("n.ipynb", notebook)).source.encode(notebook))["cells"]
+    assert after["source"] == [cell[0], "import torch_xla\n", cell[1], "torch_xla.sync()\n", cell[3]]
 
 
 SCRIPT = """

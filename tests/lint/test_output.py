@@ -4,6 +4,7 @@ import json
 
 from surestep.lint.engine import Selection, check_file
 from surestep.lint.output import FORMATS, Report
+from surestep.lint.rules import RULES
 
 TEXT = "import torch_xla.core.xla_model as xm\nxm.mark_step()\n"
 
@@ -54,6 +55,86 @@ def test_sarif():
     assert location["artifactLocation"] == {"uri": "some%2C%20dir/a%25b.py", "uriBaseId": "%SRCROOT%"}
     assert result["fixes"][0]["artifactChanges"][0]["replacements"]
     assert run["invocations"][0]["executionSuccessful"] is False
+
+
+# What the SARIF 2.1.0 schema says of the objects that are written: their properties, and those that have to be there.
+SCHEMA = {
+    "log": ({"version": str, "$schema": str, "runs": ["run"]}, {"version", "runs"}),
+    "run": ({"tool": "tool", "invocations": ["invocation"], "columnKind": str, "results": ["result"]}, {"tool"}),
+    "tool": ({"driver": "driver"}, {"driver"}),
+    "driver": ({"name": str, "rules": ["rule"]}, {"name"}),
+    "rule": (
+        {
+            "id": str,
+            "name": str,
+            "shortDescription": "text",
+            "fullDescription": "text",
+            "help": "markdown",
+            "defaultConfiguration": "configuration",
+        },
+        {"id"},
+    ),
+    "text": ({"text": str}, {"text"}),
+    "markdown": ({"text": str, "markdown": str}, {"text"}),
+    "configuration": ({"level": str}, set()),
+    "invocation": ({"executionSuccessful": bool, "toolExecutionNotifications": ["notification"]}, {"executionSuccessful"}),
+    "notification": ({"level": str, "message": "text"}, {"message"}),
+    "result": (
+        {
+            "ruleId": str,
+            "ruleIndex": int,
+            "level": str,
+            "message": "text",
+            "locations": ["location"],
+            "fixes": ["fix"],
+            "partialFingerprints": dict,
+        },
+        {"message"},
+    ),
+    "location": ({"physicalLocation": "physical"}, set()),
+    "physical": ({"artifactLocation": "artifact", "region": "region"}, {"artifactLocation"}),
+    "artifact": ({"uri": str, "uriBaseId": str}, set()),
+    "region": ({"startLine": int, "startColumn": int, "endLine": int, "endColumn": int}, set()),
+    "fix": ({"artifactChanges": ["change"]}, {"artifactChanges"}),
+    "change": ({"artifactLocation": "artifact", "replacements": ["replacement"]}, {"artifactLocation", "replacements"}),
+    "replacement": ({"deletedRegion": "region", "insertedContent": "text"}, {"deletedRegion"}),
+}
+VALUES = {"level": {"none", "note", "warning", "error"}, "columnKind": {"utf16CodeUnits", "unicodeCodePoints"}, "version": {"2.1.0"}}
+
+
+def hold_to_schema(value, kind):
+    """The value has the kind's properties and no others, with values of their types."""
+    if isinstance(kind, list):
+        assert isinstance(value, list)
+        for item in value:
+            hold_to_schema(item, kind[0])
+    elif isinstance(kind, str):
+        properties, required = SCHEMA[kind]
+        assert required <= value.keys() <= properties.keys(), (kind, value)
+        for name, item in value.items():
+            hold_to_schema(item, properties[name])
+            assert item in VALUES.get(name, {item} if isinstance(item, str) else [item])
+            assert kind != "region" or item >= 1
+    else:
+        assert type(value) is kind
+
+
+def test_sarif_is_as_its_schema_says():
+    texts = [TEXT, *(text for rule in RULES.values() for text in rule.invalid)]
+    checked = [check_file(f"folder/a{number} b.py", text.encode(), Selection()) for number, text in enumerate(texts)]
+    findings = [(one.source, finding) for one in checked for finding in one.findings]
+    log = json.loads(FORMATS["sarif"](Report(findings, [("broken.py", "can't be parsed")], len(texts))))
+    hold_to_schema(log, "log")
+    (run,) = log["runs"]
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert len(rules) == len(set(rules)) > 30
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]] == result["ruleId"]
+        assert all(type(value) is str for value in result["partialFingerprints"].values())
+        for fix in result.get("fixes", ()):
+            assert all(change["replacements"] for change in fix["artifactChanges"])
+        uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        assert " " not in uri and not uri.startswith("/")
 
 
 def test_fingerprints_outlive_inserted_lines_and_differ_for_the_same_line_twice():

@@ -18,7 +18,7 @@ def found(text, **selection):
 
 @pytest.mark.parametrize(("code", "kind", "text"), EXAMPLES, ids=[f"{code}-{kind}-{i}" for i, (code, kind, _) in enumerate(EXAMPLES)])
 def test_example(code, kind, text):
-    assert (code in {finding.code for finding in found(text)}) == (kind == "invalid")
+    assert (code in {finding.code for finding in found(text, target=RULES[code].only)}) == (kind == "invalid")
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -34,8 +34,9 @@ def test_harmless_under_surestep_is_a_note(rule):
 
 @pytest.mark.parametrize(("code", "text"), [(code, text) for code, kind, text in EXAMPLES if kind == "invalid"])
 def test_what_can_be_mended_is_mended(code, text):
-    fixable = [finding for finding in found(text, select=(code,)) if finding.fix is not None]
-    mended = check_file("example.py", text.encode(), Selection(select=(code,)), fix=True, unsafe=True)
+    selection = Selection(select=(code,), target=RULES[code].only)
+    fixable = [finding for finding in found(text, select=(code,), target=RULES[code].only) if finding.fix is not None]
+    mended = check_file("example.py", text.encode(), selection, fix=True, unsafe=True)
     assert mended.source is not None
     ast.parse(mended.source.text)
     assert bool(mended.fixed) == bool(fixable)
@@ -213,3 +214,123 @@ for batch in batches:
     print(norm)
 """
     assert [(finding.code, finding.line) for finding in found(text)] == [("XLA601", 16), ("XLA601", 18)]
+
+
+LAUNCHED = """
+import math, torch, torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+def train(index, loader):
+    model = torch.nn.Linear(8, 1).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    total = torch.zeros((), device="xla")
+    for step, batch in enumerate(loader):
+        loss = model(batch.to("xla")).sum()
+        loss.backward()
+        {before}
+        xm.optimizer_step(optimizer, barrier=True)
+        {after}
+if __name__ == "__main__":
+    torch_xla.launch(train, args=(None,))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "hangs"),
+    [
+        ("if loss.item() > 9: continue", "pass", True),
+        ("if math.isnan(float(loss)): continue", "pass", True),
+        ("if not torch.isfinite(loss): continue", "pass", True),
+        ("pass", "if loss < 0.1: break", True),
+        ("pass", "if float(loss) < 0.1 and step > 3: xm.rendezvous('a')", True),
+        ("pass", "worst = max(loss.item(), 3)\n        if worst > 3: xm.mesh_reduce('a', worst, max)", True),
+        ("if step % 4: continue", "pass", False),
+        ("if len(batch) < 8: continue", "pass", False),
+        ("if batch.shape[0] < 8: continue", "pass", False),
+        ("if math.isnan(xm.mesh_reduce('nan', loss.item(), max)): continue", "pass", False),
+        ("xm.all_reduce('sum', [loss])\n        if loss.item() > 9: continue", "pass", False),
+        ("pass", "mean = xm.all_reduce('sum', loss) / xr.world_size()\n        if mean < 0.1: break", False),
+        ("pass", "if loss.item() < 0.1: print('good')", False),
+        ("pass", "if loss.item() != loss.item(): raise ValueError", False),
+        ("pass", "if model: xm.rendezvous('a')", False),
+    ],
+)
+def test_collectives_by_data(before, after, hangs):
+    text = LAUNCHED.format(before=before, after=after)
+    assert bool(found(text, select=("XLA407",))) == hangs
+    assert found(text.replace("torch_xla.launch(train, args=(None,))", "train(0, None)"), select=("XLA407",)) == []
+
+
+def test_a_script_for_torchrun_is_replicated_too():
+    text = """
+import torch, torch_xla
+import torch.distributed as dist
+JOIN
+def train(index, loader):
+    model = torch.nn.Linear(8, 1).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in loader:
+        with torch_xla.step():
+            model(batch.to("xla")).sum().backward()
+            optimizer.step()
+train(0, batches)
+"""
+    assert [f.code for f in found(text.replace("JOIN", "dist.init_process_group(backend='xla')"))] == ["XLA401"]
+    assert found(text.replace("JOIN", "dist.init_process_group('gloo')"), select=("XLA4",)) == []
+    assert found(text.replace("JOIN", "dist.init_process_group('xla')\nimport neuronx_distributed"), select=("XLA4",)) == []
+
+
+def test_what_the_drop_in_lacks_is_told_once_and_for_surestep_only():
+    text = "import torch_xla.distributed.fsdp as fsdp\nmodel = fsdp.XlaFullyShardedDataParallel(model)\nfsdp.checkpoint_module(model)\n"
+    (finding,) = found(text, target="surestep", select=("XLA905",))
+    assert finding.line == 1 and "Now: `torch_xla.launch`" in finding.message
+    assert found(text, select=("XLA905",)) == []
+
+
+BY_HAND = """
+import torch
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.parallel_loader as pl
+import torch_xla.distributed.xla_multiprocessing as xmp
+def train(rank, loader):
+    device = xm.xla_device()
+    model = torch.nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+    batches = iter(LOADER)
+    for _ in range(10):
+        loss = model(NEXT).mean()
+        loss.backward()
+        xm.optimizer_step(optimizer)
+    if rank == 0:
+        xm.save(model.state_dict(), "model.pt")
+        xm.rendezvous("saved")
+if __name__ == "__main__":
+    xmp.spawn(train, args=(None,), nprocs=COUNT)
+"""
+
+
+@pytest.mark.parametrize("advance", ["next(batches)", "batches.next()", "batches.__next__()", "next(batches)['image'].to(device)"])
+def test_the_next_batch_of_a_device_loader_is_a_boundary(advance):
+    by_hand = BY_HAND.replace("NEXT", advance).replace("COUNT", "1")
+    assert found(by_hand.replace("LOADER", "pl.MpDeviceLoader(loader, device)"), select=("XLA1", "XLA4")) == []
+    assert found(by_hand.replace("LOADER", "pl.ParallelLoader(loader, [device]).per_device_loader(device)"), select=("XLA1",)) == []
+    if "to(device)" in advance:
+        assert [f.code for f in found(by_hand.replace("LOADER", "loader"), select=("XLA1",))] == ["XLA101"]
+
+
+def test_one_launched_process_may_ask_for_its_rank():
+    text = BY_HAND.replace("NEXT", "next(batches)").replace("LOADER", "pl.MpDeviceLoader(loader, device)")
+    assert found(text.replace("COUNT", "1"), select=("XLA4", "XLA5")) == []
+    assert [f.code for f in found(text.replace("COUNT", "8"), select=("XLA406",))] == ["XLA406"]
+
+
+def test_sharding_by_spmd_reduces_once():
+    text = """
+import torch_xla
+import torch_xla.core.xla_model as xm
+from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel as FSDPv2
+model = FSDPv2(model, mesh=mesh)
+loss(model).backward()
+xm.optimizer_step(optimizer)
+"""
+    assert found(text, select=("XLA4",)) == []

@@ -258,3 +258,40 @@ def test_a_parameter_that_a_graph_needs_says_so():
 def test_every_rule_is_tried():
     kinds = {"SGD": "sgd", "Adam": "adam", "AdamW": "adam", "SGD with momentum": "sgd"}
     assert {kinds.get(kind, kind.lower()) for kind in KINDS} == RULES.keys()
+
+
+@pytest.mark.parametrize("kind", ["SGD", "SGD with momentum", "AdamW"])
+@pytest.mark.parametrize("tie", ["whole", "transposed", "a part", "apart"])
+def test_parameters_over_one_storage_are_updated_one_after_the_other(kind, tie):
+    """Two parameters, tied by ``.data =``: the second's update sees the first's, as on the CPU."""
+
+    def run(device):
+        buffer = torch.arange(1.0, 13, dtype=torch.float64).to(device)
+        one, other = nn.Parameter(buffer[:6].view(2, 3)), nn.Parameter(torch.zeros(2, 3, dtype=torch.float64).to(device))
+        other.data = {
+            "whole": lambda: one.data,
+            "transposed": lambda: one.data.t(),
+            "a part": lambda: buffer[3:9].view(2, 3),
+            "apart": lambda: buffer[6:].view(2, 3),
+        }[tie]()
+        optimizer = KINDS[kind]([one, other])
+        for number in range(3):
+            with surestep.step():
+                optimizer.zero_grad()
+                (one.square().sum() + (number + 1) * other.sin().sum()).backward()
+                optimizer.step()
+        return one.detach(), other.detach(), buffer
+
+    compare(run("cpu"), run("xla"), rtol=1e-9, atol=1e-9)
+
+
+def test_a_gradient_that_is_another_parameter():
+    def run(device):
+        one, other = (nn.Parameter(torch.full((3,), value, dtype=torch.float64).to(device)) for value in (2.0, 1.0))
+        one.grad, other.grad = other.detach(), one.detach()
+        optimizer = torch.optim.SGD([one, other], lr=0.1)
+        for _ in range(2):
+            optimizer.step()
+        return one.detach(), other.detach()
+
+    compare(run("cpu"), run("xla"), rtol=1e-9, atol=1e-9)

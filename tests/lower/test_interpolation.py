@@ -42,6 +42,22 @@ CASES = {
     "upsample_bilinear2d.default aligned": lambda: resized("upsample_bilinear2d", (7, 6), SIZES_2D, True),
     "upsample_bilinear2d.default scaled": lambda: resized("upsample_bilinear2d", (7, 6), ((11, 15),), False, scales=(1.7, 2.6)),
     "upsample_bicubic2d.default upsample_bicubic2d_backward.default": lambda: resized("upsample_bicubic2d", (7, 6), SIZES_2D, True),
+    # scales that leave a size as it is, or double it
+    "upsample_nearest2d.default upsample_nearest2d_backward.default same": lambda: resized(
+        "upsample_nearest2d", (4, 3), ((4, 6), (8, 3)), scales=(1.2, 2.3)
+    ),
+    "upsample_bilinear2d.default upsample_bilinear2d_backward.default same": lambda: resized(
+        "upsample_bilinear2d", (4, 3), ((4, 6), (8, 3)), False, scales=(1.2, 1.3)
+    ),
+    "upsample_trilinear3d.default upsample_trilinear3d_backward.default same": lambda: resized(
+        "upsample_trilinear3d", (4, 3, 2), ((4, 3, 5),), False, scales=(1.2, 1.3, 2.6)
+    ),
+    "_upsample_bilinear2d_aa.default _upsample_bilinear2d_aa_backward.default same": lambda: resized(
+        "_upsample_bilinear2d_aa", (4, 3), ((4, 6), (8, 3)), False, scales=(1.2, 1.3)
+    ),
+    "_upsample_bicubic2d_aa.default _upsample_bicubic2d_aa_backward.default same": lambda: resized(
+        "_upsample_bicubic2d_aa", (4, 3), ((4, 6), (8, 3)), False, scales=(1.2, 1.3)
+    ),
     "upsample_linear1d.default upsample_linear1d_backward.default long": lambda: resized("upsample_linear1d", (1500,), ((3000,),), False),
 }
 BYTES = {

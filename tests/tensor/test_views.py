@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import surestep
 from both import same
 
 CHAINS = {
@@ -76,6 +77,37 @@ def test_a_copy_that_overlaps_itself_is_pytorchs_error():
     tensor = torch.ones(4, device="xla")
     with pytest.raises(RuntimeError, match="refer to a single memory location"):
         tensor[1:].copy_(tensor[:-1])
+
+
+OVERLAPS = {  # each writes to a part of x, from one at another place: first where they are apart, so that the call is known
+    "add_": lambda x, y, at: x[0:3].add_(x[at : at + 3]),
+    "copy_": lambda x, y, at: x[0:3].copy_(x[at : at + 3]),
+    "clamp_ by keyword": lambda x, y, at: x[0:3].clamp_(min=x[at : at + 3]),
+    "addcmul_": lambda x, y, at: x[0:3].addcmul_(y[0:3], x[at : at + 3]),
+    "foreach": lambda x, y, at: torch._foreach_mul_([x[0:3]], [x[at : at + 3]]),
+    "out": lambda x, y, at: torch.add(x[at : at + 3], 1, out=x[0:3]),
+    "out in another storage": lambda x, y, at: torch.add(x[0:3], 1, out=(x if at < 3 else y)[1:4]),
+    "a list": lambda x, y, at: torch.cat([x[at : at + 1], y[0:2]], out=x[0:3]),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_a_known_write_that_comes_to_overlap_is_pytorchs_error(name):
+    def run(device):
+        x, y, said = torch.arange(12.0).to(device), torch.arange(12.0).to(device), []
+        for at in (8, 6, 3, 2, 1, 9):
+            if device == "xla":
+                surestep.sync()
+            try:
+                OVERLAPS[name](x, y, at)
+                said.append("taken")
+            except RuntimeError as error:
+                said.append(str(error))
+        return said, x.tolist(), y.tolist()
+
+    said, *_ = run("cpu")
+    assert len(set(said)) == 2 and said[0] == "taken"
+    assert run("xla") == run("cpu")
 
 
 def test_aliases_are_aliases_to_pytorch():

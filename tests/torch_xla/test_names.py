@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from surestep.torch_xla import _instead, _later
+from surestep import _absent
+from surestep.torch_xla import _later
 
 # what one process with one device needs, of the names counted over public scripts
 THERE = {
@@ -58,10 +59,10 @@ def test_it_is_there(module):
     assert missing == []
 
 
-@pytest.mark.parametrize("module", _later.NAMES)
+@pytest.mark.parametrize("module", _absent.NAMES)
 def test_it_says_that_it_isnt_there_yet(module):
     found = importlib.import_module(f"surestep.{module}")
-    for name in _later.NAMES[module]:
+    for name in _absent.NAMES[module]:
         assert not hasattr(found, name)
         with pytest.raises(AttributeError, match=rf"{module}\.{name} isn't in surestep yet"):
             getattr(found, name)
@@ -87,7 +88,7 @@ for name in sys.argv[1:]:
         found[name] = str(error)
 print(json.dumps(found))
 """
-    names = [*sorted(_later.MODULES), "torch_xla.stablehlo.exporter", "torch_xla.nonsense"]
+    names = [*sorted(_absent.MODULES), "torch_xla.stablehlo.exporter", "torch_xla.nonsense"]
     done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True)
     found = json.loads(done.stdout)
     assert found.pop("torch_xla.nonsense") == "No module named 'torch_xla.nonsense'"
@@ -98,30 +99,30 @@ print(json.dumps(found))
 
 
 def test_nothing_is_both_there_and_not():
-    for module, names in _later.NAMES.items():
+    for module, names in _absent.NAMES.items():
         there = THERE.get(module.removeprefix("torch_xla").removeprefix("."), "").split()
         assert not set(names) & set(there)
-    for module in _later.MODULES:
+    for module in _absent.MODULES:
         assert importlib.util.find_spec(f"surestep.{module}") is None
 
 
 def later():
-    return [*_later.MODULES, *(f"{module}.{name}" for module, names in _later.NAMES.items() for name in names)]
+    return [*_absent.MODULES, *(f"{module}.{name}" for module, names in _absent.NAMES.items() for name in names)]
 
 
 def test_what_works_in_their_place_is_said():
     with pytest.raises(ImportError, match=r"torch_xla.distributed.data_parallel isn't in surestep yet.* Now: .*leave it out"):
         _later.check_module("torch_xla.distributed.data_parallel")
-    without = {name for name in later() if not _instead.instead_of(name)}
+    without = {name for name in later() if not _absent.instead_of(name)}
     assert without == {
         *("torch_xla._found_libtpu", "torch_xla.backends"),
         *("torch_xla.experimental.mark_pattern_utils", "torch_xla.tf_saved_model_integration", "torch_xla.utils.gcsfs"),
     }
 
 
-@pytest.mark.parametrize("beginning", _instead.INSTEAD)
+@pytest.mark.parametrize("beginning", _absent.INSTEAD)
 def test_what_is_said_is_there(beginning):
     assert any(name.startswith(beginning) for name in later())
-    for name in re.findall(r"`(\S+?)`", _instead.INSTEAD[beginning]):
+    for name in re.findall(r"`(\S+?)`", _absent.INSTEAD[beginning]):
         module, _, attribute = (name if name.startswith("surestep") else f"surestep.{name}").rpartition(".")
         assert hasattr(importlib.import_module(module), attribute)

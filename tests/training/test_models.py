@@ -199,6 +199,55 @@ def test_parametrizations(kind):
     compare(run("cpu"), run("xla"), rtol=1e-7, atol=1e-8)
 
 
+class Symmetric(nn.Module):
+    def forward(self, given):
+        return given.triu() + given.triu(1).mT
+
+    def right_inverse(self, weight):
+        return weight.triu()
+
+
+class Doubled(nn.Module):
+    def forward(self, given):
+        return given * 2
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("kinds", [[Symmetric], [Doubled], [Symmetric, Doubled]], ids=lambda kinds: "-".join(k.__name__ for k in kinds))
+def test_parametrizing_a_module_that_trains(kinds, live):
+    """The optimizer goes on with the original parameter, whatever graph or view of it is alive."""
+    from torch.nn.utils import parametrize
+
+    def run(device):
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 4).double().to(device)
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9)
+        x = torch.randn(3, 4).double().to(device)
+
+        def step():
+            optimizer.zero_grad()
+            loss = layer(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss, layer.weight.detach()
+
+        kept = [step()]
+        if not live:
+            kept.clear()
+        for kind in kinds:
+            parametrize.register_parametrization(layer, "weight", kind())
+        kept.append(step())
+        kept.append(step())
+        assert layer.parametrizations.weight.original is optimizer.param_groups[0]["params"][0]
+        if kinds == [Symmetric]:
+            layer.weight = torch.eye(4).double().to(device)
+        parametrize.remove_parametrizations(layer, "weight", leave_parametrized=kinds != [Doubled])
+        step()
+        return [p.detach() for p in layer.parameters()]
+
+    compare(run("cpu"), run("xla"), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointing_and_accumulation(reentrant):
     from torch.utils.checkpoint import checkpoint

@@ -93,7 +93,10 @@ def _after(path: str, data: bytes, checked: Checked, report: Report, diff: bool)
     elif path == "-" and checked.fixed:
         sys.stdout.buffer.write(checked.source.encode(data))
     elif checked.fixed:
-        Path(path).write_bytes(checked.source.encode(data))
+        try:
+            Path(path).write_bytes(checked.source.encode(data))
+        except OSError as error:
+            report.errors.append((path, f"can't be written: {error.strerror}"))
     return bool(checked.fixed)
 
 

@@ -29,8 +29,8 @@ def migrate(paths: list[str], target: str, write: bool) -> int:
         changed += after != before
         marked += result.marks
         if write and path != "-":
-            if after != before:
-                Path(path).write_bytes(after)
+            if after != before and not _write(path, after):
+                errors += 1
         elif write:
             sys.stdout.buffer.write(after)
         else:
@@ -40,6 +40,15 @@ def migrate(paths: list[str], target: str, write: bool) -> int:
         f"{changed} file{'s' if changed != 1 else ''} {verb}, {marked} place{'s' if marked != 1 else ''} left with a comment.", err=True
     )
     return 2 if errors else int(bool(changed) and not write)
+
+
+def _write(path: str, data: bytes) -> bool:
+    try:
+        Path(path).write_bytes(data)
+    except OSError as error:
+        click.echo(f"{path}: can't be written: {error.strerror}", err=True)
+        return False
+    return True
 
 
 def _files(paths: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ from surestep.lint.values import (
     DATA,
     DEVICE_LOADER,
     LOADER,
+    LOCAL,
     MASTER,
     MAYBE,
     MODULE,
@@ -22,6 +23,7 @@ from surestep.lint.values import (
     PROGRESS,
     RANK,
     REPLICATED,
+    SAME,
     SCALER,
     TENSOR,
     UNKNOWN,
@@ -78,7 +80,7 @@ _ABOUT = frozenset(
 )
 _BOOLEAN = frozenset(["eq", "ne", "gt", "lt", "ge", "le", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not", "bool"])
 _PASS_THROUGH = frozenset(
-    ["iter", "reversed", "sorted", "list", "tuple", "enumerate", "zip", "map", "filter", "next", "min", "max", "sum", "abs"]
+    ["iter", "reversed", "sorted", "list", "tuple", "enumerate", "zip", "map", "filter", "min", "max", "sum", "abs"]
 ) | {
     "itertools.islice",
     "itertools.cycle",
@@ -132,6 +134,7 @@ class Caller:
         for target in targets:
             self._pass(target, call)
         self._launch(call)
+        self._reduce(call)
         call.result = self._result(call)
         return call.result
 
@@ -173,6 +176,14 @@ class Caller:
                 function.params[params[0]] = function.params[params[0]].having(RANK)
             for name, value in zip(params[1:], given.items or (), strict=False):
                 function.params[name] = function.params[name].join(value)
+
+    def _reduce(self, call: Call) -> None:
+        """What a collective is given, in a list too, is afterwards the same everywhere."""
+        if call.name in names.REDUCE_METRIC:
+            for argument in call.node.args:
+                for node in argument.elts if isinstance(argument, ast.List | ast.Tuple) else [argument]:
+                    if isinstance(node, ast.Name | ast.Attribute):
+                        self.at.assign(node, self.at.value(node, silent=True).having(SAME))
 
     # -- results
 
@@ -221,12 +232,15 @@ class Caller:
             tags = {TENSOR, XLA} if on_xla else {TENSOR}
         elif name in _PASS_THROUGH:
             return Value(tags=everything.tags, items=self._enumerated(name, call), origins=everything.origins)
+        elif name == "next":
+            return self.element(call.node.args[0], first) if call.node.args else UNKNOWN
         elif name == "range":
             tags = {COUNTER} if self._has_loop() else set()
         elif name == "str" and call.node.args and isinstance(call.node.args[0], ast.Constant):
             return Value(text=str(call.node.args[0].value))
         elif name in ("int", "float", "len", "bool", "str"):
             tags = ({DATA} if XLA in first or DATA in first else set()) | set(first.tags & {COUNTER, RANK})
+            tags |= _local(first) if name != "len" else set()
         else:
             return self._of_library(call, name, everything)
         return Value(tags=frozenset(tags))
@@ -244,21 +258,27 @@ class Caller:
         if name == "torch_xla.core.xla_model.send_cpu_data_to_device":
             return Value(tags=frozenset({XLA, TENSOR}))
         if XLA in everything and name.startswith(_TENSOR_LIBRARIES) and not name.startswith(_NO_TENSOR):
-            return Value(tags=frozenset({XLA, TENSOR} | ({BOOLEAN} if _last(name) in _BOOLEAN else set())))
+            same = {SAME} if name in names.REDUCE_METRIC else everything.tags & {SAME}
+            return Value(tags=frozenset({XLA, TENSOR} | same | ({BOOLEAN} if _last(name) in _BOOLEAN else set())))
         if everything.tags & {XLA, MAYBE} and not name.startswith(_NO_TENSOR):
             return Value(tags=frozenset({MAYBE}))
-        return Value(tags=everything.tags & {COUNTER, DATA, RANK} if name in ("os.path.join", "round") else frozenset())
+        if name.startswith(("math.", "numpy.")):
+            return Value(tags=everything.tags & {LOCAL})
+        return Value(tags=everything.tags & {COUNTER, DATA, RANK, LOCAL} if name in ("os.path.join", "round") else frozenset())
 
     def _of_method(self, call: Call, method: str) -> Value:
         receiver = call.receiver
         if method in ("to", "cuda", "xpu"):
             return self._moved(call, method)
         if method in _TO_HOST:
-            return Value(tags=frozenset({DATA} if method in ("item", "tolist") and receiver.tags & {XLA, MAYBE} else ()))
+            read = method in ("item", "tolist") and receiver.tags & {XLA, MAYBE}
+            return Value(tags=frozenset({DATA} | _local(receiver) if read else ()))
         if method in _ABOUT:
             return UNKNOWN
         if method == "per_device_loader":
             return Value(tags=frozenset({LOADER, DEVICE_LOADER}), origins=receiver.origins)
+        if method in ("next", "__next__") and LOADER in receiver:
+            return self.element(call.node.func, receiver)
         if method in ("format", "join") and receiver.text is not None:
             return Value(text=receiver.text, tags=merged(call.arguments).tags & {RANK})
         if method in ("items", "values", "get", "pop", "copy"):
@@ -271,7 +291,7 @@ class Caller:
             self._add(call.node.func.value.id, merged(call.arguments).tags & {XLA})
             return UNKNOWN
         if XLA in receiver:
-            return Value(tags=frozenset({XLA, TENSOR} | ({BOOLEAN} if method in _BOOLEAN else set())))
+            return Value(tags=frozenset({XLA, TENSOR} | receiver.tags & {SAME} | ({BOOLEAN} if method in _BOOLEAN else set())))
         return self._of_unknown(call)
 
     def _of_unknown(self, call: Call) -> Value:
@@ -361,6 +381,11 @@ class Caller:
 
 def _last(name: str) -> str:
     return name.rpartition(".")[2]
+
+
+def _local(value: Value) -> set[str]:
+    """What a number read from a value says of the replica."""
+    return {LOCAL} if value.tags & {XLA, LOCAL} and SAME not in value else set()
 
 
 def _is_loss(node: ast.expr) -> bool:

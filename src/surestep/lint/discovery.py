@@ -61,15 +61,19 @@ def settings(start: Path) -> Settings:
         if not path.is_file():
             continue
         try:
-            table = tomllib.loads(path.read_text()).get("tool", {}).get("surestep", {}).get("check")
+            table: Any = tomllib.loads(path.read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise SettingsError(f"{path}: {error}") from error
+        for key in ("tool", "surestep", "check"):
+            table = table.get(key) if isinstance(table, dict) else None
         if table is not None:
             return _read(path, table)
     return Settings()
 
 
-def _read(path: Path, table: dict[str, Any]) -> Settings:
+def _read(path: Path, table: Any) -> Settings:
+    if not isinstance(table, dict):
+        raise SettingsError(f"{path}: [tool.surestep.check] is a table, not {table!r}")
     if unknown := table.keys() - _KEYS:
         raise SettingsError(f"{path}: [tool.surestep.check] has no {sorted(unknown)[0]!r}; it has {', '.join(sorted(_KEYS))}")
     lists = {key: table[key] for key in ("select", "ignore", "exclude") if key in table}

@@ -11,7 +11,7 @@ from surestep.lint.evaluate import evaluate
 from surestep.lint.findings import Edit, Finding
 from surestep.lint.imports import import_edits
 from surestep.lint.program import Program
-from surestep.lint.rules import RULES
+from surestep.lint.rules import RULES, Rule
 from surestep.lint.source import Source, SourceError
 
 _MENTIONS = ("xla", "XLA", "surestep", "XRT_")
@@ -78,7 +78,7 @@ def check(source: Source, selection: Selection) -> list[Finding]:
     program = parse(source)
     target = selection.target or _target(program)
     try:
-        found = [finding for code, rule in RULES.items() if selection.has(code) for finding in rule(target).check(program)]
+        found = [finding for rule in _asked(selection, target) for finding in rule(target).check(program)]
     except RecursionError as error:
         raise SourceError("can't be checked: an expression is nested too deeply") from error
     found = [finding for finding in dict.fromkeys(found) if not source.silenced(finding.line, finding.end_line, finding.code)]
@@ -100,6 +100,10 @@ def check_file(path: str, data: bytes, selection: Selection, fix: bool = False, 
         mended = edited(checked.source, edits)
         checked = Checked(mended, check(mended, selection), fixed=checked.fixed + count)
     return checked
+
+
+def _asked(selection: Selection, target: str) -> list[type[Rule]]:
+    return [rule for code, rule in RULES.items() if selection.has(code) and rule.only in (None, target)]
 
 
 def _target(program: Program) -> str:

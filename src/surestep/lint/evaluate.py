@@ -14,7 +14,22 @@ from surestep.lint import vocabulary as names
 from surestep.lint.calls import Caller
 from surestep.lint.program import Class, Frame, Function, Program, Use
 from surestep.lint.source import Source
-from surestep.lint.values import BOOLEAN, COUNTER, DATA, MASTER, MODULE, OPTIMIZER, RANK, TENSOR, UNKNOWN, XLA, Value, merged
+from surestep.lint.values import (
+    BOOLEAN,
+    COUNTER,
+    DATA,
+    LOCAL,
+    MASTER,
+    MODULE,
+    OPTIMIZER,
+    RANK,
+    SAME,
+    TENSOR,
+    UNKNOWN,
+    XLA,
+    Value,
+    merged,
+)
 
 _ROUNDS = 4
 _BUILTINS = frozenset(name for name in dir(builtins) if not name.startswith("_"))
@@ -283,7 +298,9 @@ class _Evaluator:
     def _AugAssign(self, node: ast.AugAssign) -> None:
         value = self.value(node.value)
         held = self.value(node.target)
-        tags = (held.tags | value.tags) & {XLA, COUNTER, DATA} | ({COUNTER} if self._in_loop() and not {XLA} & held.tags else set())
+        tags = (held.tags | value.tags) & {XLA, COUNTER, DATA, LOCAL, SAME} | (
+            {COUNTER} if self._in_loop() and not {XLA} & held.tags else set()
+        )
         self.assign(node.target, Value(tags=frozenset(tags)))
 
     def _Delete(self, node: ast.Delete) -> None:
@@ -448,7 +465,7 @@ class _Evaluator:
         found = merged([self.value(part) for part in (node.left, *node.comparators)])
         if any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in node.ops):
             return UNKNOWN
-        tags = set(found.tags & {XLA, TENSOR}) | ({BOOLEAN} if XLA in found else set())
+        tags = set(found.tags & {XLA, TENSOR, LOCAL, SAME}) | ({BOOLEAN} if XLA in found else set())
         return Value(tags=frozenset(tags | ({MASTER} if found.tags & {RANK, MASTER} else set())))
 
     def _BinOp(self, node: ast.BinOp) -> Value:

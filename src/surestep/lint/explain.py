@@ -14,6 +14,8 @@ def documentation(rule: type[Rule], heading: str = "#") -> str:
     parts = [f"{heading} {rule.code} {rule.name}", f"Severity: {rule.severity}.", _prose(rule.__doc__ or "")]
     if rule.surestep is not None:
         parts.append(f"A note only with `--target surestep`: {rule.surestep}")
+    if rule.only is not None:
+        parts.append(f"With `--target {rule.only}` only.")
     parts += ["Found:", *map(_block, rule.invalid), "Clean:", *map(_block, rule.valid)]
     return "\n\n".join(parts) + "\n"
 
@@ -21,8 +23,7 @@ def documentation(rule: type[Rule], heading: str = "#") -> str:
 def all_rules() -> str:
     """The table of rules, then each rule's page."""
     rows = [
-        f"| [{code}](#{code.lower()}-{rule.name}) | {rule.name} | {rule.severity} | {'note' if rule.surestep else 'same'} |"
-        for code, rule in RULES.items()
+        f"| [{code}](#{code.lower()}-{rule.name}) | {rule.name} | {rule.severity} | {_for_surestep(rule)} |" for code, rule in RULES.items()
     ]
     table = "\n".join(["| code | name | severity | for surestep |", "|---|---|---|---|", *rows])
     return "\n".join([table, "", *(documentation(rule, "##") for rule in RULES.values())])
@@ -36,6 +37,10 @@ def old_names() -> str:
     rows += ["", "To surestep, besides:", "", "| torch_xla | surestep |", "|---|---|"]
     rows += [f"| `{old}` | `{new}` |" for old, new in SURESTEP.items()]
     return "\n".join([*rows, ""])
+
+
+def _for_surestep(rule: type[Rule]) -> str:
+    return "only" if rule.only == "surestep" else "note" if rule.surestep else "same"
 
 
 def _prose(text: str) -> str:

@@ -45,7 +45,7 @@ def import_edits(program: Program, modules: Iterable[str]) -> list[Edit]:
 
 
 def spelled(program: Program, name: str) -> tuple[str, str | None]:
-    """How a qualified name is written in this file, and the module to import for it, if it isn't imported yet."""
+    """How a qualified name is written in this file, and the import that it needs, if it isn't there yet."""
     module, _, last = name.rpartition(".")
     if (alias := program.alias(module)) is not None:
         return f"{alias}.{last}", None
@@ -54,17 +54,16 @@ def spelled(program: Program, name: str) -> tuple[str, str | None]:
         short == module.partition(".")[0] and program.alias(short) == short
     )
     if short in ALIASES.values() and taken:
-        return name, module
-    return (f"{short}.{last}" if module in ALIASES else name), module
+        return name, f"import {module}"
+    return (f"{short}.{last}" if module in ALIASES else name), import_line(module)
 
 
-def beside(program: Program, bound: str, module: str) -> list[Edit] | None:
-    """The import of a module after each statement that binds a name, under the same conditions and in the same scope. None where there is
-    no room for it, or where the module's own name means something else in the file.
+def beside(program: Program, bound: str, line: str) -> list[Edit] | None:
+    """An import after each statement that binds a name, under the same conditions and in the same scope. None where there is no room for
+    it, or where the name that it binds means something else in the file.
     """
-    line = import_line(module)
-    new = ALIASES.get(module, module.partition(".")[0])
-    if new in program.assigned:
+    module, _, alias = line.removeprefix("import ").partition(" as ")
+    if (alias or module.partition(".")[0]) in program.assigned:
         return None
     edits = []
     for name, statement in program.imports:

@@ -20,6 +20,7 @@ from surestep.lint.values import (
     UNKNOWN,
     XLA,
     Value,
+    merged,
 )
 
 
@@ -235,9 +236,24 @@ class Program:
         return [call for call in self.calls if call.name in names.LAUNCH and not _one_process(call)]
 
     @cached_property
+    def alone(self) -> bool:
+        """Whether what it launches is one process."""
+        return not self.launches and any(call.name in names.LAUNCH for call in self.calls)
+
+    @cached_property
     def launched(self) -> set[Function]:
         """Functions that run in started processes, those that are called from them included."""
         return self.reach([function for call in self.launches for value in call.arguments[:1] for function in value.functions])
+
+    @cached_property
+    def replicated(self) -> set[Function]:
+        """Functions that run in several processes: those that are launched, and all of a script that joins a group itself, under
+        ``torchrun``. Libraries that split the model reduce gradients in their own ways.
+        """
+        joined = [merged([*call.arguments[:1], call.keywords.get("backend", UNKNOWN)]) for call in self.calls if call.name in names.JOIN]
+        joins = any(backend.text == "xla" for backend in joined)
+        splits = any(module.partition(".")[0] in names.SPLITTING for module in self.imported)
+        return set(self.functions) if joins and not splits else self.launched
 
     def reach(self, functions: list[Function]) -> set[Function]:
         """The functions and all that they call in this file."""
@@ -261,6 +277,8 @@ class Program:
 
         Where there are several calls, the others may be those of the other replicas.
         """
+        if self.alone:
+            return False
         if call.by_rank:
             return True
         callers = self.callers.get(call.function, [])
@@ -330,6 +348,13 @@ def is_boundary(call: Call) -> bool:
     if call.name in names.SYNC or (call.method == "mark_step" and call.name is None):
         return True
     return call.name in names.OPTIMIZER_STEP and call.is_true("barrier")
+
+
+def advances(call: Call) -> bool:
+    """Whether it takes the next batch of a device loader by hand, which is a boundary too."""
+    if call.name == "next":
+        return any(DEVICE_LOADER in value for value in call.arguments[:1])
+    return call.method in ("next", "__next__") and DEVICE_LOADER in call.receiver
 
 
 def is_step_block(frame: Frame) -> bool:

@@ -27,10 +27,10 @@ def named_edits(program: Program, node: ast.expr, new: str) -> list[Edit] | None
     """Another qualified name in an expression's place, and the imports that it needs."""
     if "".join(text_of(program.source, node).split()) != ast.unparse(node):
         return None  # Python 3.11 doesn't know where everything in a nested f-string is
-    text, module = spelled(program, new)
+    text, line = spelled(program, new)
     edits = [replace(program.source, node, text)]
-    if module is not None:
-        imports = beside(program, root(node), module)
+    if line is not None:
+        imports = beside(program, root(node), line)
         if imports is None:
             return None
         edits += imports

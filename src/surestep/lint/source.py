@@ -91,6 +91,13 @@ class Source:
         return (dumped + ("\n" if old.endswith("\n") else "")).encode()
 
     @cached_property
+    def masked(self) -> str:
+        """The text of a notebook's magics; nothing for a script."""
+        if self.text == self.python:
+            return ""
+        return "".join(a if a != b else " " for a, b in zip(self.text, self.python, strict=True))
+
+    @cached_property
     def starts(self) -> list[int]:
         """The offset at which each line starts, as Python counts lines."""
         return [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", self.python))]

@@ -27,6 +27,8 @@ RANK = "number of this replica"
 MASTER = "condition on the number of this replica"
 COUNTER = "number that changes from step to step"
 DATA = "number that depends on data"
+LOCAL = "number read from this replica's tensors"
+SAME = "the same on every replica"
 BOOLEAN = "boolean tensor"
 
 _NOTHING: frozenset[str] = frozenset()

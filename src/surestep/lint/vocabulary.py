@@ -22,6 +22,7 @@ PARALLEL_LOADER = {f"{PL}.ParallelLoader"}
 DATA_LOADER = {"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"}
 
 LAUNCH = {"torch_xla.launch", f"{XMP}.spawn", f"{XMP}.launch"}
+JOIN = {"torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group"}
 TORCH_SPAWN = {"torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn"}
 
 ORDINAL = {
@@ -58,10 +59,10 @@ COLLECTIVE = {
 REDUCE_METRIC = COLLECTIVE - {f"{XM}.rendezvous", f"{XR}.rendezvous", f"{XM}.optimizer_step", f"{XM}.reduce_gradients"}
 
 DDP = {"torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"}
-FSDP = {
+SPMD_FSDP = {"torch_xla.experimental.spmd_fully_sharded_data_parallel.SpmdFullyShardedDataParallel"}
+FSDP = SPMD_FSDP | {
     "torch_xla.distributed.fsdp.XlaFullyShardedDataParallel",
     "torch_xla.distributed.fsdp.xla_fully_sharded_data_parallel.XlaFullyShardedDataParallel",
-    "torch_xla.experimental.spmd_fully_sharded_data_parallel.SpmdFullyShardedDataParallel",
     "torch.distributed.fsdp.FullyShardedDataParallel",
 }
 SPMD = {f"{XR}.use_spmd", "torch_xla.distributed.spmd.set_global_mesh"}
@@ -75,6 +76,10 @@ SCALER = CUDA_SCALER | {"torch.amp.GradScaler", "torch_xla.amp.GradScaler", "tor
 CUDA_AUTOCAST = {"torch.cuda.amp.autocast", "torch.cuda.amp.autocast_mode.autocast"}
 AUTOCAST = {"torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast"}
 XLA_AUTOCAST = {"torch_xla.amp.autocast"}
+
+# Libraries that split a model over processes, and reduce what is to be reduced.
+SPLITTING = {"neuronx_distributed", "neuronx_distributed_training", "nemo", "megatron", "accelerate", "lightning", "pytorch_lightning"}
+SPLITTING |= {"deepspeed", "optimum", "torchtitan"}
 
 PROGRESS = {"tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.trange", "tqdm.std.tqdm"}
 

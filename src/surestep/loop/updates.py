@@ -67,8 +67,14 @@ RULES = {
 _MODULES = {"adafactor": "torch.optim._adafactor"}
 # Where a parameter group has an argument of the function in a tuple.
 _IN_GROUP = {
-    **{"beta1": ("betas", 0), "beta2": ("betas", 1), "etaminus": ("etas", 0), "etaplus": ("etas", 1), "eps1": ("eps", 0), "eps2": ("eps", 1)},
-    **{"step_size_min": ("step_sizes", 0), "step_size_max": ("step_sizes", 1)},
+    "beta1": ("betas", 0),
+    "beta2": ("betas", 1),
+    "etaminus": ("etas", 0),
+    "etaplus": ("etas", 1),
+    "eps1": ("eps", 0),
+    "eps2": ("eps", 1),
+    "step_size_min": ("step_sizes", 0),
+    "step_size_max": ("step_sizes", 1),
 }
 
 _UNSUITED = ("differentiable", "fused", "grad_scale", "found_inf", "has_complex", "has_sparse_grad")
@@ -138,6 +144,8 @@ def _prepared(rule: Rule, params: list, grads: list, lists: list, options: dict[
             return None
         if param.shape != grad.shape or not param.dtype.is_floating_point or (param.dtype.itemsize < 4 and not rule.narrow):
             return None
+    if update.entangled(params, grads):
+        return None
     if not rule.steps:
         states = _momentum_buffers(params, lists[0], options)
         return None if states is None else ([], params, grads, states)

@@ -29,8 +29,12 @@ def _scale(size, out_size, align_corners, scale, dtype):
     return dtype.type(1 / scale) if scale is not None and scale > 0 else dtype.type(size) / dtype.type(out_size)
 
 
-def _nearest_taps(size, out_size, _align_corners, scale, _dtype, *, exact):
-    """PyTorch finds the neighbour in float32, whatever the dtype of the image."""
+def _nearest_taps(size, out_size, _align_corners, scale, _dtype, *, exact, by_size=False):
+    """PyTorch finds the neighbour in float32, whatever the dtype of the image; in two dimensions, by the sizes alone where they are equal
+    or double (a scale of 1.02 may give that, too).
+    """
+    if by_size and out_size in (size, 2 * size):
+        return Taps((np.arange(out_size) // (out_size // size))[None], None)
     f32 = np.dtype(np.float32)
     position = np.arange(out_size, dtype=f32) + f32.type(0.5 if exact else 0)
     source = np.floor(position * _scale(size, out_size, False, scale, f32)).astype(np.int64)
@@ -45,6 +49,8 @@ def _source(size, out_size, align_corners, scale, dtype):
 
 
 def _linear_taps(size, out_size, align_corners, scale, dtype):
+    if size == out_size:  # whatever the scale
+        return Taps(np.arange(size)[None], None)
     source = np.maximum(_source(size, out_size, align_corners, scale, dtype), 0)
     first = np.minimum(source.astype(np.int64), size - 1)
     fraction = np.clip(source - first.astype(dtype), 0, 1).astype(dtype)
@@ -139,7 +145,8 @@ def _spread_along(grad, axis, taps, size):
 
 def upsampling(taps: Callable[..., Taps], rank: int, aligned: bool):
     """Lowerings of an upsampling and its backward; ``aligned`` ones have the argument ``align_corners``."""
-    exact = taps in (_NEAREST, _NEAREST_EXACT)
+    exact = taps in (_NEAREST, _NEAREST_2D, _NEAREST_EXACT)
+    antialiased = taps in _AA.values()
 
     def axes(shape, out_shape, options, dtype):
         align_corners, *scales = options if aligned else (False, *options)
@@ -157,6 +164,8 @@ def upsampling(taps: Callable[..., Taps], rank: int, aligned: bool):
         each = axes(x.shape, out.shape, options, dtype)
         # whole rows are repeated faster than elements: the small image gets its elements repeated first
         for axis, t in each[::-1] if exact else each:
+            if antialiased and x.shape[axis] == out.shape[axis]:
+                continue  # as PyTorch leaves it, whatever the scale: not so in its backward
             resized = _resized_along(resized, axis, t)
         return resized.astype(out.dtype)
 
@@ -174,6 +183,7 @@ def upsampling(taps: Callable[..., Taps], rank: int, aligned: bool):
 
 
 _NEAREST = functools.partial(_nearest_taps, exact=False)
+_NEAREST_2D = functools.partial(_nearest_taps, exact=False, by_size=True)
 _NEAREST_EXACT = functools.partial(_nearest_taps, exact=True)
 _AA = {
     "bilinear": functools.partial(_antialiased_taps, kernel=_triangle, reach=1),
@@ -181,7 +191,7 @@ _AA = {
     "lanczos": functools.partial(_antialiased_taps, kernel=_lanczos, reach=3),
 }
 _KINDS = [
-    *((f"upsample_nearest{n}d", _NEAREST, n, False) for n in (1, 2, 3)),
+    *((f"upsample_nearest{n}d", _NEAREST_2D if n == 2 else _NEAREST, n, False) for n in (1, 2, 3)),
     *((f"_upsample_nearest_exact{n}d", _NEAREST_EXACT, n, False) for n in (1, 2, 3)),
     *((f"upsample_{name}{n}d", _linear_taps, n, True) for n, name in ((1, "linear"), (2, "bilinear"), (3, "trilinear"))),
     ("upsample_bicubic2d", _cubic_taps, 2, True),

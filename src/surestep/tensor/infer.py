@@ -40,6 +40,16 @@ def check(func: Any, args: tuple, kwargs: dict, always: bool = False) -> Any:
     return theirs
 
 
+def check_overlap(func: Any, args: tuple, kwargs: dict) -> None:
+    """Raises what the CPU raises where a write's target overlaps an operand. Asked for calls that are known, too: what is known of a call
+    holds for other offsets of its views, and for an ``out=`` over another storage.
+    """
+    lie = refusals.overlap(func, args, kwargs)
+    if lie is not None:
+        ask_cpu(func, args, kwargs)
+        refusals.taken(lie, args, kwargs)
+
+
 def _refused_by_meta(func: Any, args: tuple, kwargs: dict, error: Exception) -> Any:
     """The CPU's error if it refuses too, in its words; what it gives if it takes the call and meta doesn't."""
     theirs = ask_cpu(func, args, kwargs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ _APPLY = torch.nn.Module._apply.__code__
 def off_device(tensor: Any, convert: Callable[[Any], torch.Tensor]) -> torch.Tensor:
     """``convert(tensor)``; for a parameter that a module moves, the parameter itself, with the moved contents."""
     moved = convert(tensor)
-    if not isinstance(tensor, torch.nn.Parameter) or not _called_by_module():
+    if not isinstance(tensor, torch.nn.Parameter) or not called_by(_APPLY):
         return moved
     if moved.device.type == "xla":
         moved._stays = True  # type: ignore[attr-defined]  # read once, by TensorFlatten
@@ -45,7 +46,7 @@ def check_swap(parameter: torch.nn.Parameter) -> None:
 
     PyTorch would only say that it couldn't.
     """
-    if not _called_by_module():
+    if not called_by(_APPLY):
         return
     if weakref.getweakrefs(parameter):
         what = "a weak reference to it is alive"
@@ -68,13 +69,13 @@ def _cannot_move(parameter: torch.nn.Parameter, what: str, device: str) -> Runti
 _HOLDERS = 3
 
 
-def _called_by_module() -> bool:
-    """Whether ``Module._apply`` is moving its parameters, a few frames up."""
+def called_by(code: CodeType) -> bool:
+    """Whether a function is running, a few frames up."""
     frame = sys._getframe(2)
     for _ in range(8):
         if frame is None:
             return False
-        if frame.f_code is _APPLY:
+        if frame.f_code is code:
             return True
         frame = frame.f_back
     return False

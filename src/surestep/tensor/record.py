@@ -17,7 +17,7 @@ from surestep.tensor import custom, mixed
 from surestep.tensor import generator as generators
 from surestep.tensor.devices import recorder as recorder_for
 from surestep.tensor.devices import started
-from surestep.tensor.infer import on_meta
+from surestep.tensor.infer import check_overlap, on_meta
 from surestep.tensor.mixed import Mixed
 from surestep.tensor.operation import FACTORY, NOT_LOWERED, Operation, name_of
 from surestep.tensor.stand_ins import tensors
@@ -107,6 +107,11 @@ def record_write(operation: Operation, args: tuple, kwargs: dict) -> Any:
         recorder = first._storage.trace if type(first) is XlaTensor else _recorder_of(args, kwargs)
         if recorder.count >= recorder.limit:
             recorder.check_limit()
+        if operation.outs:
+            if any(type(t) is XlaTensor and _shares(t, args) for t in map(kwargs.get, operation.outs)):
+                check_overlap(operation.overload, args, kwargs)
+        elif type(first) is XlaTensor and first._layout is not first._storage.layout and _shares(first, (*args[1:], *kwargs.values())):
+            check_overlap(operation.overload, args, kwargs)
         edge, index = _recorded(operation, recorder, args, kwargs)
         if operation.in_place:  # the common case: `self` is written, and lies as before
             if type(first) is not XlaTensor:
@@ -127,6 +132,19 @@ def record_write(operation: Operation, args: tuple, kwargs: dict) -> Any:
         if len(targets) == 1:
             return targets[0]
         return tuple(targets)
+
+
+def _shares(target: XlaTensor, operands: tuple | list) -> bool:
+    """Whether an operand lies where a write's target may lie, too."""
+    storage = target._storage
+    for a in operands:
+        kind = type(a)
+        if kind is XlaTensor:
+            if a._storage is storage and target._layout.meets(a._layout):
+                return True
+        elif (kind is list or kind is tuple) and _shares(target, a):
+            return True
+    return False
 
 
 def write(recorder: Recorder, target: XlaTensor, value: Ref) -> None:

@@ -55,6 +55,17 @@ def taken(kind: tuple, args: tuple, kwargs: dict) -> None:
         _taken.add(kind)
 
 
+def overlap(func: Any, args: tuple, kwargs: dict) -> tuple | None:
+    """How the operands of a write lie over the storages that they share, where the CPU may refuse that; None where it can't, or has taken
+    the like.
+    """
+    if not _may_overlap(func, args, kwargs):
+        return None
+    storages: dict[int, int] = {}
+    lie = (func, *((storages.setdefault(id(t._storage), len(storages)), t._layout) for t in tensors(args, kwargs)))
+    return None if lie in _taken else lie
+
+
 def _may_overlap(func: Any, args: tuple, kwargs: dict) -> bool:
     """Whether a target's elements overlap each other, or another operand's: PyTorch refuses most such writes, but not on meta."""
     written = [
@@ -70,6 +81,6 @@ def _may_overlap(func: Any, args: tuple, kwargs: dict) -> bool:
         repeated = any(stride == 0 and size > 1 for size, stride in zip(layout.sizes, layout.strides, strict=True))
         if repeated or (not layout.dense and layout.span < layout.numel):
             return True
-        if any(other is not target and other._storage is target._storage for other in others):
+        if any(other is not target and other._storage is target._storage and layout.meets(other._layout) for other in others):
             return True
     return False

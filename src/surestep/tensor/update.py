@@ -5,6 +5,7 @@ It doesn't pass PyTorch's dispatcher: nobody but the optimizer sees it, and a li
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -153,6 +154,19 @@ def packed(numbers: Sequence[torch.Tensor], recorder: Recorder) -> list[torch.Te
     whole = fresh(Storage(recorder, layout((len(numbers),), (1,), 0, values.dtype), transfer.to_device(values, recorder.device)))
     whole._storage.uniform = bool((values == values[0]).all())
     return [alias(whole._storage, layout((), (), position, values.dtype), whole) for position in range(len(numbers))]
+
+
+def entangled(params: Sequence[XlaTensor], grads: Sequence[XlaTensor]) -> bool:
+    """Whether an update may read what that of an earlier parameter has written: parameters tied by ``.data =``, a gradient over a
+    parameter's storage. Then they are done one after the other.
+    """
+    storages = {id(param._storage) for param in params}
+    if any(id(grad._storage) in storages for grad in grads):
+        return True
+    if len(storages) == len(params):
+        return False
+    lying = sorted(((id(param._storage), param._layout) for param in params), key=lambda lies: (lies[0], lies[1].offset))
+    return any(one == other and lower.meets(upper) for (one, lower), (other, upper) in itertools.pairwise(lying))
 
 
 def look_at(counts: XlaTensor) -> None:

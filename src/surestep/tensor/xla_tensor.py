@@ -54,13 +54,16 @@ class TensorFlatten:
     optimizer built before still holds them; and it gives ``torch.compile`` the figures to trace over.
 
     Where a module's parameters stay on the device (``module.float()``, a second ``module.to('xla')``), PyTorch can assign their data
-    instead, which no living graph or view prevents: there the method seems to be missing, once.
+    instead, which no living graph or view prevents: there the method seems to be missing, once. So it does for parametrizations, which
+    then set the storage, as they do for other tensors: a swap would be refused, or break the graph, where one is alive.
     """
 
     def __get__(self, tensor: Any, kind: Any = None) -> Any:
         if tensor is None:
             return lambda tensor: (["_figures"], None)
-        if tensor.__dict__.pop("_stays", False):
+        from surestep.tensor.moving import called_by
+
+        if tensor.__dict__.pop("_stays", False) or called_by(_compat.PARAMETRIZES):
             raise AttributeError("__tensor_flatten__")
         return lambda: (["_figures"], None)
 

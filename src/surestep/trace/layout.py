@@ -33,6 +33,11 @@ class Layout:
         """The number of storage elements that the layout reaches over, from the storage's start."""
         return 0 if self.numel == 0 else 1 + self.offset + sum((n - 1) * s for n, s in zip(self.sizes, self.strides, strict=True))
 
+    def meets(self, other: Layout) -> bool:
+        """Whether the bytes that two layouts of one storage reach over, from the first to the last, have one in common."""
+        size, others = self.dtype.itemsize, other.dtype.itemsize
+        return max(self.offset * size, other.offset * others) < min(self.span * size, other.span * others)
+
 
 _interned: weakref.WeakValueDictionary[tuple, Layout] = weakref.WeakValueDictionary()
 

@@ -1,4 +1,4 @@
-"""Starting processes: ``xmp.spawn`` to ``torch_xla.launch``; for surestep, a plain call."""
+"""Starting processes: ``xmp.spawn`` to ``torch_xla.launch``."""
 
 from __future__ import annotations
 
@@ -44,28 +44,13 @@ def _launched(program: Program, call: Call) -> Fix | None:
     return Fix((replace(source, call.node, f"{function.text}({', '.join(arguments)})"), *imports), safe=True)
 
 
-def launch_to_call(program: Program) -> Iterator[Fix | None]:
-    """``launch(fn, args=(a, b))`` to ``fn(0, a, b)``, which is what it is with one process."""
-    for call in program.calls:
-        given = _given(call.node, ("fn", "args", "start_method", "debug_single_process")) if call.name == "torch_xla.launch" else None
-        if not call.dropped or given is None or not isinstance(given.get("fn"), ast.Name | ast.Attribute):
-            continue
-        source, passed = program.source, given.get("args")
-        arguments = ["0"]
-        if isinstance(passed, ast.Tuple):
-            arguments += [text_of(source, item) for item in passed.elts]
-        elif passed is not None:
-            arguments.append(f"*{text_of(source, passed)}")
-        yield Fix((replace(source, call.node, f"{text_of(source, given['fn'])}({', '.join(arguments)})"),), safe=True)
-
-
-def _given(node: ast.Call, parameters: tuple[str, ...] = _PARAMETERS) -> dict[str, ast.expr] | None:
+def _given(node: ast.Call) -> dict[str, ast.expr] | None:
     """The arguments by name; None if they can't be seen, or one isn't known."""
-    if any(isinstance(argument, ast.Starred) for argument in node.args) or len(node.args) > len(parameters):
+    if any(isinstance(argument, ast.Starred) for argument in node.args) or len(node.args) > len(_PARAMETERS):
         return None
-    given = dict(zip(parameters, node.args, strict=False))
+    given = dict(zip(_PARAMETERS, node.args, strict=False))
     for keyword in node.keywords:
-        if keyword.arg not in parameters:
+        if keyword.arg not in _PARAMETERS:
             return None
         given[keyword.arg] = keyword.value
     return given

@@ -43,7 +43,7 @@ def _over_variable(program: Program, call: Call, device: ast.expr, variable: str
             if fix is None:
                 return None
             made.append(fix)
-        else:
+        elif not isinstance(parent, ast.Delete):
             use = _use(program, parent, device) if isinstance(parent, ast.Attribute) else None
             if use is None:
                 return None

@@ -9,7 +9,7 @@ from surestep.lint import vocabulary as names
 from surestep.lint.edits import delete_statement
 from surestep.lint.findings import Fix
 from surestep.lint.imports import beside, spelled
-from surestep.lint.program import Call, Program, is_boundary, is_step_block, makes_boundaries
+from surestep.lint.program import Call, Program, advances, is_boundary, is_step_block, makes_boundaries
 from surestep.lint.rename import root
 from surestep.lint.rules.wrap import may_wrap, wrapped
 
@@ -26,7 +26,7 @@ def mark_step_to_step(program: Program) -> Iterator[Fix | None]:
         if loop is not None and isinstance(loop.frame.node, ast.For | ast.While) and _is_same(program, call, loop.frame.node):
             inside = [event for event in program.inside(loop.frame, loop.function) if isinstance(event, Call)]
             alone = sum(map(is_boundary, inside)) == 1 and not any(is_step_block(frame) for event in inside for frame in event.frames)
-            if alone and not makes_boundaries(loop.frame):
+            if alone and not makes_boundaries(loop.frame) and not any(map(advances, inside)):
                 yield _wrapped(program, call, loop.frame.node)
 
 
@@ -38,8 +38,8 @@ def _is_same(program: Program, call: Call, loop: ast.For | ast.While) -> bool:
 
 
 def _wrapped(program: Program, call: Call, loop: ast.For | ast.While) -> Fix | None:
-    text, module = spelled(program, "torch_xla.step")
-    imports = beside(program, root(call.node.func), module) if module is not None else []
+    text, line = spelled(program, "torch_xla.step")
+    imports = beside(program, root(call.node.func), line) if line is not None else []
     edits = wrapped(program, loop.body[:-1], f"{text}()")
     deleted = delete_statement(program, loop.body[-1])
     if imports is None or not edits or deleted is None:

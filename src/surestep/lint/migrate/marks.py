@@ -33,12 +33,19 @@ def marks(program: Program, target: str) -> Iterator[Edit]:
 
 
 def _left(program: Program, target: str) -> Iterator[tuple[ast.AST, str]]:
+    needed: set[str] = set()
     for reference in references(program):
         table = NAMES if reference.alias is None else NAMES | MODULES
         old = table.get(reference.name)
         if old is not None:
             yield reference.node, f"{'XLA902' if old.removed else 'XLA901'} {reference.name}: {old.say}"
-        elif target == "surestep" and reference.alias is None and isinstance(program.parents[reference.node], ast.Call):
+        elif (
+            target == "surestep"
+            and reference.alias is None
+            and reference.name not in needed
+            and isinstance(program.parents[reference.node], ast.Call)
+        ):
+            needed.add(reference.name)  # that it needs `surestep run` is said once
             yield reference.node, f"XLA904 {reference.name} isn't surestep's own: it needs `surestep run`."
     for call in program.calls:
         for value in (*call.arguments, *call.keywords.values()):

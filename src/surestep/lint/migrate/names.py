@@ -19,7 +19,7 @@ _XM = vocabulary.XM
 SURESTEP = {
     **{
         f"torch_xla.{name}": f"surestep.{name}"
-        for name in ["device", "devices", "device_count", "real_devices", "manual_seed", "sync", "step"]
+        for name in ["device", "devices", "device_count", "real_devices", "manual_seed", "sync", "step", "compile", "launch"]
     },
     f"{_XM}.optimizer_step": "surestep.optimizer_step",
     f"{_XM}.save": "surestep.save",

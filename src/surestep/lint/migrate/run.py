@@ -23,7 +23,7 @@ _TORCH_XLA: tuple[Pass, ...] = (
     names.strings,
     names.to_modern,
 )
-_SURESTEP: tuple[Pass, ...] = (*_TORCH_XLA, launch.launch_to_call, names.master_print, names.metrics_report, names.to_surestep)
+_SURESTEP: tuple[Pass, ...] = (*_TORCH_XLA, names.master_print, names.metrics_report, names.to_surestep)
 _ROUNDS = 50  # each round rewrites what doesn't touch the same text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from surestep.lint.edits import delete_statement, replace
@@ -14,9 +15,10 @@ _FOR_EFFECT = ("torch_xla.distributed.xla_backend", "torch_xla.experimental.pjrt
 
 
 def unused(program: Program) -> set[str]:
-    """The names that imports give and nothing speaks of. A name in ``__all__`` is spoken of."""
+    """The names that imports give and nothing speaks of. A name in ``__all__`` is spoken of, and one in a notebook's magics."""
     used = {node.id for node in ast.walk(program.tree) if isinstance(node, ast.Name)}
     used |= {node.value for node in ast.walk(program.tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    used |= set(re.findall(r"\w+", program.source.masked))
     return {name for name, _ in program.imports} - used
 
 

@@ -22,6 +22,7 @@ RULES: dict[str, type[Rule]] = {
         replicas.NoSampler,
         replicas.EveryRankSaves,
         replicas.CollectiveByRank,
+        replicas.CollectiveByData,
         saving.SaveOfXlaTensors,
         saving.SaveByRank,
         reads.HostRead,
@@ -39,6 +40,7 @@ RULES: dict[str, type[Rule]] = {
         old_names.RemovedName,
         old_names.OldVariable,
         old_names.BothPackages,
+        old_names.AbsentName,
     )
 }
 

@@ -7,7 +7,7 @@ import ast
 from surestep.lint import vocabulary as names
 from surestep.lint.edits import delete_statement
 from surestep.lint.findings import Fix, Severity
-from surestep.lint.program import Call, Frame, Program, TrainingLoop, is_boundary, is_step_block, makes_boundaries
+from surestep.lint.program import Call, Frame, Program, TrainingLoop, advances, is_boundary, is_step_block, makes_boundaries
 from surestep.lint.rules.rule import Found, Rule, fix
 from surestep.lint.rules.wrap import wrap_in_step
 from surestep.lint.values import COMPILED, UNKNOWN
@@ -113,7 +113,7 @@ def _has_boundary(program: Program, loop: TrainingLoop) -> bool:
         return True
     events = program.inside(loop.frame, loop.function)
     calls = [event for event in events if isinstance(event, Call)]
-    if any(is_boundary(call) or COMPILED in call.callee for call in calls):
+    if any(is_boundary(call) or advances(call) or COMPILED in call.callee for call in calls):
         return True
     if any(is_step_block(frame) for event in events for frame in event.frames):
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from surestep import _absent
 from surestep.lint import vocabulary as names
 from surestep.lint.deprecated import ENVIRONMENT, MODULES, NAMES, STRINGS, Old
 from surestep.lint.findings import Severity
@@ -137,3 +138,48 @@ class BothPackages(Rule):
         for call in program.calls:
             if (call.name or "").startswith("torch_xla."):
                 yield self.found(program, call.node, f"`{call.name}` isn't surestep's own: this needs `surestep run`.")
+
+
+class AbsentName(Rule):
+    """torch_xla has this name, and surestep's drop-in hasn't yet: an ImportError or an AttributeError that says so, where the line is
+    reached. Under `try` with a handler for it, the script's own way out is taken.
+    """
+
+    code = "XLA905"
+    name = "absent-name"
+    severity = Severity.ERROR
+    only = "surestep"
+    invalid = (
+        "from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n",
+        "import torch_xla.runtime as xr\nxr.use_spmd()\n",
+        "import torch_xla.distributed.spmd as xs\nmesh = xs.Mesh(ids, shape, names)\n",
+    )
+    valid = (
+        "import torch_xla.core.xla_model as xm\nxm.optimizer_step(optimizer)\n",
+        "try:\n    from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel\nexcept ImportError:\n"
+        "    XlaFullyShardedDataParallel = None\n",
+    )
+
+    def check(self, program: Program) -> Found:
+        """The first place of each such name; what an import has told isn't told again."""
+        told: set[str] = set()
+        for reference in references(program):
+            name = reference.name
+            if isinstance(reference.node, ast.Name) or not _absent.is_absent(name) or any(f"{name}.".startswith(f"{t}.") for t in told):
+                continue
+            told.add(name)
+            if not _is_tried(program, reference.node):
+                yield self.found(program, reference.node, f"{_absent.message(name)}.")
+
+
+def _is_tried(program: Program, node: ast.AST) -> bool:
+    """Whether it is in a ``try`` whose handlers take the error."""
+    while node in program.parents:
+        node, inner = program.parents[node], node
+        if isinstance(node, ast.Try) and inner in node.body and any(_takes(handler.type) for handler in node.handlers):
+            return True
+    return False
+
+
+def _takes(caught: ast.expr | None) -> bool:
+    return caught is None or any(name in ast.unparse(caught) for name in ("ImportError", "AttributeError", "Exception"))

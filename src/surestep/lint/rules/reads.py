@@ -95,16 +95,13 @@ print(loss.item(), loss.shape)
 
     def _finding(self, program: Program, loop: TrainingLoop, event: Call | Use, how: str) -> Finding:
         sometimes = any(frame.kind == "if" for frame in _frames_in(loop, event))
-        message = f"{how} reads the device"
-        if sometimes:
-            message += " under a condition: when it holds, the step is cut there and the host waits."
-            severity = Severity.NOTE
-        elif _after_boundary(loop, event):
-            message += " in each iteration: a boundary is right before, so that nothing is cut, but the host waits for the step."
-            severity = Severity.NOTE
+        waits = _after_boundary(event)
+        message = f"{how} reads the device {'under a condition' if sometimes else 'in each iteration'}: "
+        if waits:
+            message += "a boundary is right before, so that nothing is cut, but the host waits for the step."
         else:
-            message += " in each iteration: the step is cut in two programs here, and the host waits for the device."
-            severity = self.severity
+            message += "the step is cut in two programs here, and the host waits for the device."
+        severity = Severity.NOTE if sometimes or waits else self.severity
         message += " Read it every N-th step, or defer it: `xm.add_step_closure(lambda x: print(x.item()), args=(x,))`."
         return self.found(program, event.node, message, severity=severity)
 
@@ -146,11 +143,11 @@ def _frames_in(loop: TrainingLoop, event: Call | Use) -> tuple[Frame, ...]:
     return event.frames[event.frames.index(loop.frame) + 1 :] if loop.frame in event.frames else event.frames
 
 
-def _after_boundary(loop: TrainingLoop, event: Call | Use) -> bool:
+def _after_boundary(event: Call | Use) -> bool:
     """Whether the last thing that was recorded before has run already: a boundary before it and nothing of the device in between."""
     events = event.function.events
     for before in reversed(events[: events.index(event)]):
-        if isinstance(before, Call) and before.frames == event.frames and is_boundary(before):
+        if isinstance(before, Call) and before.frames == event.frames[: len(before.frames)] and is_boundary(before):
             return True
         if isinstance(before, Call) and XLA in before.result and before.method not in ("detach",):
             return False

@@ -7,9 +7,9 @@ import ast
 from surestep.lint import vocabulary as names
 from surestep.lint.edits import replace, text_of
 from surestep.lint.findings import Severity
-from surestep.lint.program import Call, Program, TrainingLoop
+from surestep.lint.program import Call, Program, TrainingLoop, Use
 from surestep.lint.rules.rule import Found, Rule, fix
-from surestep.lint.values import MASTER, RANK
+from surestep.lint.values import LOCAL, MASTER, RANK, SAME, TENSOR, XLA, Value
 
 _ONE = "one process with one device has nothing to reduce."
 
@@ -18,11 +18,11 @@ def _launched_loops(program: Program) -> list[TrainingLoop]:
     """Training loops that run in several processes, each with a model of its own."""
     if any(call.name in names.SPMD for call in program.calls):
         return []
-    return [loop for loop in program.training_loops if loop.function in program.launched]
+    return [loop for loop in program.training_loops if loop.function in program.replicated]
 
 
 def _launched_calls(program: Program) -> list[Call]:
-    return [call for call in program.calls if call.function in program.launched]
+    return [call for call in program.calls if call.function in program.replicated]
 
 
 def _replicates(program: Program) -> bool:
@@ -137,7 +137,7 @@ def train(index, loader):
 
     def check(self, program: Program) -> Found:
         """xm.optimizer_step where the model is wrapped on every path."""
-        wrapped = [call for call in program.calls if call.name in names.DDP | names.FSDP]
+        wrapped = [call for call in program.calls if call.name in names.DDP | names.FSDP - names.SPMD_FSDP]
         if not wrapped or any(frame.kind == "if" for call in wrapped for frame in call.frames):
             return
         together = {function for call in wrapped for function in self._beside(program, call)}
@@ -405,7 +405,7 @@ xm.rendezvous("downloaded")
                 yield self.found(
                     program,
                     call.node,
-                    f"Only some processes come to this `{(call.name or '').rpartition('.')[2]}`, and it waits for all: they hang. Call "
+                    f"Only some processes come to this `{_last(call)}`, and it waits for all: they hang. Call "
                     f"it outside of the condition on the rank.",
                 )
 
@@ -413,3 +413,110 @@ xm.rendezvous("downloaded")
         """The pattern "all but the master wait, the master works, then the master arrives": the same collective, in another condition."""
         same = [other for other in others if other.name == call.name and other.function is call.function and other is not call]
         return any(ast.dump(other.node) == ast.dump(call.node) or not (call.node.args or other.node.args) for other in same)
+
+
+class CollectiveByData(Rule):
+    """A condition on a loss, a count or another number of this replica's data holds on some replicas and not on others. What it guards
+    must not be a collective, `xm.optimizer_step` and `xm.rendezvous` included: those that come to it wait for those that don't. Reduce
+    the number first, so that all decide the same.
+    """
+
+    code = "XLA407"
+    name = "collective-by-data"
+    severity = Severity.ERROR
+    surestep = CollectiveByRank.surestep
+    invalid = (
+        """
+import torch, torch_xla
+import torch_xla.core.xla_model as xm
+def train(index, loader):
+    model = torch.nn.Linear(8, 1).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in loader:
+        with torch_xla.step():
+            loss = model(batch.to("xla")).sum()
+            if torch.isnan(loss):
+                continue
+            loss.backward()
+            xm.optimizer_step(optimizer)
+if __name__ == "__main__":
+    torch_xla.launch(train, args=(None,))
+""",
+        """
+import torch, torch_xla
+import torch_xla.core.xla_model as xm
+def train(index, loader):
+    model = torch.nn.Linear(8, 1).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in loader:
+        with torch_xla.step():
+            loss = model(batch.to("xla")).sum()
+            loss.backward()
+            xm.optimizer_step(optimizer)
+        if loss.item() < 0.1:
+            break
+if __name__ == "__main__":
+    torch_xla.launch(train, args=(None,))
+""",
+    )
+    valid = (
+        """
+import torch, torch_xla
+import torch_xla.core.xla_model as xm
+def train(index, loader):
+    model = torch.nn.Linear(8, 1).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step, batch in enumerate(loader):
+        with torch_xla.step():
+            loss = model(batch.to("xla")).sum()
+            loss.backward()
+            xm.optimizer_step(optimizer)
+        mean = xm.all_reduce("sum", loss.detach(), scale=1 / 8)
+        if mean.item() < 0.1 or step > 100:
+            break
+if __name__ == "__main__":
+    torch_xla.launch(train, args=(None,))
+""",
+    )
+
+    def check(self, program: Program) -> Found:
+        """Collectives under such a condition, and such conditions that leave a loop with a collective in it."""
+        told = set()
+        for call in program.calls:
+            guards = [frame.node for frame in call.frames if frame.kind == "if" and _is_own(frame.value)]
+            if call.name in names.COLLECTIVE and guards and _in_many(program, call):
+                told.add(guards[-1])
+                yield self.found(program, call.node, f"Only replicas whose data say so come to this `{_last(call)}`, {_REDUCE}")
+        for function in program.functions:
+            for event in function.events:
+                if isinstance(event, Use) and event.kind == "truth" and event.loops and _is_own(event.value):
+                    statement = program.statement(event.node)
+                    waiting = [c for c in program.inside(event.loops[-1], function) if isinstance(c, Call) and c.name in names.COLLECTIVE]
+                    if statement not in told and _leaves(statement) and waiting and _in_many(program, waiting[0]):
+                        told.add(statement)
+                        yield self.found(
+                            program,
+                            event.node,
+                            f"Replicas leave this loop, each by its own data, and with it `{_last(waiting[0])}`, {_REDUCE}",
+                        )
+
+
+_REDUCE = "which waits for all: they hang. Reduce the number first, so that all decide the same: `xm.all_reduce`, `xm.mesh_reduce`."
+
+
+def _is_own(value: Value) -> bool:
+    """Whether a condition depends on tensors of this replica."""
+    return SAME not in value and (LOCAL in value or {XLA, TENSOR} <= value.tags)
+
+
+def _in_many(program: Program, call: Call) -> bool:
+    return call.function in program.replicated
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    """Whether a branch of a condition ends the loop around it."""
+    return isinstance(statement, ast.If) and any(isinstance(last, ast.Break) for last in (*statement.body[-1:], *statement.orelse[-1:]))
+
+
+def _last(call: Call) -> str:
+    return (call.name or "").rpartition(".")[2]

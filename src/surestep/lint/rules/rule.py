@@ -19,6 +19,7 @@ class Rule:
     name: ClassVar[str]
     severity: ClassVar[Severity] = Severity.WARNING
     surestep: ClassVar[str | None] = None  # why it is harmless where the script runs under surestep; None: it isn't
+    only: ClassVar[str | None] = None  # the one target that it is asked for
     valid: ClassVar[tuple[str, ...]] = ()
     invalid: ClassVar[tuple[str, ...]] = ()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 
 from surestep.lint import vocabulary as names
-from surestep.lint.findings import Severity
 from surestep.lint.program import Program
 from surestep.lint.rules.rule import Found, Rule
 from surestep.lint.values import XLA
@@ -58,14 +57,14 @@ torch.save({k: v.cpu() for k, v in model.state_dict().items()}, "model.pt")
 
 
 class SaveByRank(Rule):
-    """`xm.save` writes on the master only, and ends in a rendezvous of all processes. Inside of a condition on the rank, the master waits
-    there for processes that never come: the script hangs at its first checkpoint.
+    """`xm.save` writes on the master only by itself, and is made to be called by all: it runs what is recorded, collectives included, and
+    those wait for the other processes; older releases ended it in a rendezvous as well. Inside of a condition on the rank, the
+    script may hang at its first checkpoint.
     """
 
     code = "XLA502"
     name = "xm-save-by-rank"
-    severity = Severity.ERROR
-    surestep = "one process is all that the rendezvous waits for."
+    surestep = "one process is all."
     invalid = (
         """
 import torch_xla.core.xla_model as xm
@@ -95,6 +94,6 @@ xm.save(model.state_dict(), "model.pt")
                 yield self.found(
                     program,
                     call.node,
-                    "`xm.save` writes on the master only by itself, and waits for all processes; the others never come here. Call it "
+                    "`xm.save` writes on the master only by itself, and may wait for all processes; the others never come here. Call it "
                     "outside of the condition.",
                 )

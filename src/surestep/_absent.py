@@ -1,6 +1,54 @@
-"""What works now in place of the names in ``_later``: said in their errors. The longest beginning of a name counts."""
+"""What torch_xla 2.9 has and surestep hasn't yet, and what works now in its place. The drop-in's errors and ``surestep check`` say it.
+
+Plain data: it is read without PyTorch.
+"""
 
 from __future__ import annotations
+
+MODULES = frozenset(
+    f"torch_xla.{name}"
+    for name in (
+        *("core.dynamo_bridge", "core.xla_builder", "core.xla_op_registry"),
+        *(
+            "debug.frame_parser_util",
+            "debug.graph_counter_plugin",
+            "debug.metrics_compare_utils",
+            "debug.metrics_saver",
+            "debug.model_comparator",
+        ),
+        "distributed.data_parallel",
+        *("experimental.assume_pure", "experimental.custom_kernel"),
+        *("experimental.gradient_accumulation", "experimental.mark_pattern_utils", "experimental.pallas_kernels", "experimental.pjrt"),
+        *("experimental.pjrt_backend", "experimental.plugins", "experimental.quantized", "experimental.scan", "experimental.scan_layers"),
+        *(
+            "experimental.tpu",
+            "experimental.while_loop",
+            "experimental.xla_quantized_matmul",
+        ),
+        *("stablehlo", "tf_saved_model_integration", "utils.closures", "utils.gcsfs", "utils.keyd_queue"),
+    )
+)
+
+NAMES = {
+    "torch_xla": {"_found_libtpu", "backends"},
+    "torch_xla._XLAC": {
+        *("OpSharding", "XlaShardingSpec", "_xla_mark_sharding", "_xla_mark_sharding_"),
+        *("_flash_attention_backward", "_flash_attention_forward"),
+        *("_flash_attention_position_ids_backward", "_flash_attention_position_ids_forward"),
+        *("_get_graph_hash", "_get_stablehlo", "_get_xla_tensors_dot", "_get_xla_tensors_hlo", "_get_xla_tensors_text"),
+        *("_mark_dynamic", "_run_cached_graph", "_xla_all_gather", "_xla_all_reduce", "_xla_mark_bounded_dynamic", "_xla_warm_up_cache"),
+    },
+    "torch_xla._internal.tpu": {"get_tpu_env", "get_tpu_type", "get_worker_ips", "task_id", "worker_id"},
+    "torch_xla.core.functions": {"nms"},
+    "torch_xla.core.xla_model": {
+        *("CoalescingBuckets", "all_reduce_bucketized_gradients", "check_view_sharing", "recv", "send"),
+        *("get_stablehlo", "get_stablehlo_bytecode"),
+    },
+    "torch_xla.distributed.parallel_loader": {"BatchTracker", "PerDeviceQueue"},
+    "torch_xla.distributed.spmd": {"auto_policy", "shard_as"},
+    "torch_xla.distributed.spmd.xla_sharding": {"shard_as"},
+    "torch_xla.runtime": {"get_master_ip"},
+}
 
 _WHOLE = (
     "`torch_xla.launch` with `torch_xla.core.xla_model.optimizer_step`, or DistributedDataParallel, trains the same with whole weights on "
@@ -63,7 +111,18 @@ INSTEAD = {
 }
 
 
-def instead_of(name: str) -> str:
-    """The sentence for a name's error; none where nothing takes its place."""
-    longest = max((beginning for beginning in INSTEAD if name.startswith(beginning)), key=len, default=None)
+def is_absent(full: str) -> bool:
+    """Whether it is such a name or module, or in such a module."""
+    module, _, name = full.rpartition(".")
+    return name in NAMES.get(module, ()) or any(full == absent or full.startswith(f"{absent}.") for absent in MODULES)
+
+
+def message(full: str) -> str:
+    """The sentence for a name: what is wrong, and what to write."""
+    return f"{full} isn't in surestep yet: torch_xla has it, surestep's drop-in doesn't{instead_of(full)}"
+
+
+def instead_of(full: str) -> str:
+    """What to write for a name; nothing where nothing takes its place. The longest beginning of the name counts."""
+    longest = max((beginning for beginning in INSTEAD if full.startswith(beginning)), key=len, default=None)
     return "" if longest is None else f". Now: {INSTEAD[longest]}"
