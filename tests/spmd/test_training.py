@@ -312,3 +312,39 @@ def test_checkpoints_of_split_models_are_plain(devices, tmp_path):
     other.module.load_state_dict(plain.state_dict())
     same(other, plain)
     assert [parameter.sharding_spec for parameter in other.parameters()] == specs
+
+
+@pytest.mark.parametrize("parallel", ["data", "fsdp"])
+def test_compiled_steps_are_replayed(devices, metrics, parallel):
+    """However a batch lies: it is brought to lie as the first call's did."""
+    mesh = xs.Mesh(np.arange(devices), (devices,), ("fsdp",))
+    truth = made()
+    if parallel == "fsdp":
+        policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
+        model = SpmdFullyShardedDataParallel(made(), mesh=mesh, auto_wrap_policy=policy)
+    else:
+        model = made().to("xla")
+    theirs, ours = adamw(truth.parameters()), adamw(model.parameters())
+
+    @surestep.compile
+    def step(batch):
+        xs.mark_sharding(batch, mesh, ("fsdp", None))
+        ours.zero_grad()
+        loss = next_token(model, batch)
+        loss.backward()
+        ours.step()
+        return loss
+
+    for number, batch in enumerate(text(6)):
+        theirs.zero_grad()
+        expected = next_token(truth, batch)
+        expected.backward()
+        theirs.step()
+        given = batch.to("xla")
+        if number == 4:
+            xs.mark_sharding(given, mesh, (None, "fsdp"))
+        assert step(given).item() == pytest.approx(expected.item(), rel=1e-9)
+        assert tuple(given.local_shards[0].data.shape) == (8 // devices, 16)
+    same(model, truth)
+    assert metrics().replays == 3
+    assert metrics().compile.count == 1

@@ -30,7 +30,7 @@ class Input(NamedTuple):
 class Program:
     """A compiled trace. ``donated`` are the positions of the leaves whose memory the outputs reuse."""
 
-    __slots__ = ("device", "donated", "executable", "lie", "name", "numbers", "outputs", "sent", "smallest", "uses")
+    __slots__ = ("device", "donated", "executable", "name", "numbers", "outputs", "sent", "smallest", "uses")
 
     def __init__(self, name: str, executable: Any, outputs: Sequence[tuple[int, Input]], donated: frozenset[int], device: int):
         self.name = name
@@ -41,7 +41,6 @@ class Program:
         self.donated = donated
         self.uses = 0
         self.device = device
-        self.lie: tuple[Any, ...] | None = None  # under SPMD: how its leaves lie over the devices
         self.numbers = b""
         self.sent: tuple[Any, Any] = (None, None)
 
@@ -143,10 +142,7 @@ def build(
         "compile", line, program=name, lower_seconds=middle - start, compile_seconds=end - middle, outputs=len(outputs), leaves=len(leaves)
     )
     kind = ReplicaProgram if together else Program if replica().size == 1 else LocalProgram
-    program = kind(name, executable, outputs, frozenset(donated), device)
-    if is_spmd():
-        program.lie = tuple(figures.sharding for figures in leaves)
-    return program
+    return kind(name, executable, outputs, frozenset(donated), device)
 
 
 def _matching(leaves: Sequence[Input], outputs: Sequence[Input], donatable: Sequence[int]) -> set[int]:

@@ -116,6 +116,34 @@ class Mesh:
             raise ValueError(f"a mesh of shape {self.mesh_shape} is over {self.size()} devices, and there are {there}")
 
 
+class HybridMesh(Mesh):
+    """A mesh over slices of devices: fast links within a slice (``ici``), slow ones between them (``dcn``).
+
+    The axes stand in the order of growing traffic. JAX chooses which device stands where.
+
+    Args:
+        ici_mesh_shape: The grid within a slice.
+        dcn_mesh_shape: The grid of slices, of as many axes; None: one slice.
+        axis_names: As in ``Mesh``.
+    """
+
+    def __init__(
+        self, *, ici_mesh_shape: tuple[int, ...], dcn_mesh_shape: tuple[int, ...] | None = None, axis_names: tuple[str, ...] | None = None
+    ):
+        from jax.experimental import mesh_utils
+
+        slices = dcn_mesh_shape or (1,) * len(ici_mesh_shape)
+        if len(slices) != len(ici_mesh_shape):
+            raise ValueError(f"HybridMesh: ici_mesh_shape {ici_mesh_shape} and dcn_mesh_shape {slices} have different numbers of axes")
+        devices = list(spmd.all_devices())
+        if np.prod(slices) > 1:
+            grid = mesh_utils.create_hybrid_device_mesh(ici_mesh_shape, slices, devices)
+        else:
+            grid = mesh_utils.create_device_mesh(ici_mesh_shape, devices)
+        self.ici_mesh_shape, self.dcn_mesh_shape = tuple(ici_mesh_shape), tuple(slices)
+        super().__init__([spmd.positions()[device] for device in grid.flat], grid.shape, axis_names)
+
+
 _global_mesh: Mesh | None = None
 
 
@@ -160,6 +188,22 @@ def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpe
     """
     sharding.mark(_on_device(tensor, "mark_sharding"), mesh.sharding(partition_spec, tensor.shape))
     return tensor
+
+
+def mark_first(output: Any, mesh: Mesh, axes: Any) -> None:
+    """Splits the first dimension of a module's output, or of the first tensor of a tuple or dictionary, over one or several axes.
+
+    ``RuntimeError`` where there is no tensor at first.
+    """
+    values = list(output.values()) if isinstance(output, dict) else output
+    first = values[0] if isinstance(values, (tuple, list)) and values else values
+    if not isinstance(first, torch.Tensor):
+        raise RuntimeError(
+            f"SpmdFullyShardedDataParallel: the output is a {type(output).__name__}, in which there is no tensor at first. "
+            f"Give shard_output=, a function of the output and the mesh that marks what is to be split"
+        )
+    if first.ndim:
+        mark_sharding(first, mesh, (axes, *[None] * (first.ndim - 1)))
 
 
 def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from surestep.replay import instances
-from surestep.replay.known import FIGURES, TENSOR_PROPERTIES, TRUSTED, tensor_methods
+from surestep.replay.known import FIGURES, FOLLOWED, TENSOR_PROPERTIES, TRUSTED, tensor_methods
 from surestep.replay.values import Argument, Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
 
 DICTS = (dict, OrderedDict, defaultdict)
@@ -40,7 +40,8 @@ def is_library(function: Any) -> bool:
     ``functools.wraps`` gives a user's function the name of the module that it wraps: where its code is says more.
     """
     names = getattr(function, "__globals__", None)
-    return trusted((function.__module__ if names is None else names.get("__name__")) or "")
+    module = (function.__module__ if names is None else names.get("__name__")) or ""
+    return trusted(module) and module not in FOLLOWED
 
 
 def attribute(walk: Any, value: Value, name: str) -> Value:

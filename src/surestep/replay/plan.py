@@ -53,6 +53,8 @@ class Plan(Binding):
         self.float_array: Any = None
         self.int_array: Any = None
         self.reused: list[Storage | None] = [None] * len(self.new_grads)
+        self.lie = tuple(leaf.sharding for leaf in taken.leaves) if recorder.spread else ()
+        self.said = [tensor._storage.sharding for tensor in arguments.tensors]  # of the arguments, after the call
 
     def ready(self, program: Program) -> None:
         """The program is known: where each output stands among its results."""
@@ -145,17 +147,25 @@ class Plan(Binding):
             storages[position] = _NOTHING
         if any(map(_exported, storages)):
             return None
+        if recorder.spread:
+            self._place(storages)
         leaves = list(map(_array, storages))
         for position, number in self.from_host:
             leaves[position] = transfer.to_device(arguments.host[number], recorder.device)
+            if recorder.spread:
+                leaves[position] = spmd.placed(leaves[position], self.lie[position])
         if not all(map(is_not, leaves, repeat(None))):
             return None
-        if recorder.spread:
-            for position, _ in self.from_host:
-                leaves[position] = spmd.placed(leaves[position], None)
-            if self.program is not None and tuple(leaf.sharding for leaf in leaves) != self.program.lie:
-                return None
+        if recorder.spread and tuple(leaf.sharding for leaf in leaves) != self.lie:
+            return None
         return leaves, self._floats(), self._ints()
+
+    def _place(self, storages: list[Any]) -> None:
+        """Under SPMD arguments are brought to lie over the devices as the first call's did, which marking them there would do."""
+        for position, _ in self.from_argument:
+            storage = storages[position]
+            if storage.array is not None:
+                storage.array = spmd.placed(storage.array, self.lie[position])
 
     def _same_groups(self) -> bool:
         """Whether the optimizers' groups hold the very objects that the numbers were taken from."""
@@ -197,6 +207,9 @@ class Plan(Binding):
                 self._lost(inputs[0], tensors, error)
                 raise
             self.recorder.running.add(arrays[program.smallest], program.name)
+            if self.recorder.spread:
+                for tensor, sharding in zip(tensors, self.said, strict=True):
+                    tensor._storage.sharding = sharding
             for position, storage in self.to_kept:
                 storage.array = arrays[position]
             for position, number in self.to_argument:

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from surestep.parallel.mesh import HybridMesh, Mesh
+
 
 class NotReplayable(Exception):
     """Why a step must run its Python again at each call: the reason, and where in the user's code."""
@@ -122,6 +124,7 @@ Value = Known | New | Bound | Super | Local | Either
 _PLAIN = {
     *(int, float, complex, bool, str, bytes, range, slice, type(None), type(Ellipsis)),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo),
+    *(Mesh, HybridMesh),
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from surestep.parallel.mesh import Mesh, mark_sharding, the_mesh
+from surestep.parallel.mesh import Mesh, mark_first, mark_sharding, the_mesh
 from surestep.tensor.sharding import sharding_spec
 from surestep.tensor.xla_tensor import XlaTensor
 from surestep.torch_xla.distributed.fsdp.wrap import recursive_wrap
@@ -68,8 +68,8 @@ class SpmdFullyShardedDataParallel(nn.Module):
                 raise ValueError(f"SpmdFullyShardedDataParallel: the mesh has the axes {list(mesh.shape())}, and none is named {axis!r}")
         super().__init__()
         self._mesh = mesh
-        self._extra_data_axis = extra_data_axis
-        self._shard_output = shard_output or self._shard_first
+        self._batch_axes = (extra_data_axis, AXIS) if extra_data_axis else AXIS
+        self._shard_output = shard_output
         if auto_wrap_policy is not None:
             wrapped = [name for name, child in module.named_modules() if isinstance(child, SpmdFullyShardedDataParallel)]
             if wrapped:
@@ -95,12 +95,16 @@ class SpmdFullyShardedDataParallel(nn.Module):
     @property
     def module(self) -> nn.Module:
         """The module that is wrapped."""
-        return self._orig_module
+        found: Any = self._modules["_orig_module"]
+        return found
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward; its output is split over the devices."""
         output = self.module(*args, **kwargs)
-        self._shard_output(output, self._mesh)
+        if self._shard_output is None:
+            mark_first(output, self._mesh, self._batch_axes)
+        else:
+            self._shard_output(output, self._mesh)
         return output
 
     def _largest(self, parameter: torch.Tensor) -> list[str | None]:
@@ -113,23 +117,11 @@ class SpmdFullyShardedDataParallel(nn.Module):
                 break
         return spec
 
-    def _shard_first(self, output: Any, mesh: Mesh) -> None:
-        values = list(output.values()) if isinstance(output, dict) else output
-        first = values[0] if isinstance(values, (tuple, list)) and values else values
-        if not isinstance(first, torch.Tensor):
-            raise RuntimeError(
-                f"SpmdFullyShardedDataParallel: the output is a {type(output).__name__}, in which there is no tensor at first. "
-                f"Give shard_output=, a function of the output and the mesh that marks what is to be split"
-            )
-        if first.ndim:
-            axes = (self._extra_data_axis, AXIS) if self._extra_data_axis else AXIS
-            mark_sharding(first, mesh, (axes, *[None] * (first.ndim - 1)))
-
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(super().__getattr__("_orig_module"), name)
+            return getattr(self.module, name)
 
     def __getitem__(self, key: Any) -> Any:
         return self.module[key]  # type: ignore[bad-index] (where the module is a Sequential)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
-from surestep.execute import spmd
 from surestep.execute.tiling import ShardingType
 from surestep.parallel.mesh import (
+    HybridMesh,
     Mesh,
     PartitionSpec,
     ShardingSpec,
@@ -51,34 +50,6 @@ __all__ = [
     "wrap_if_sharded",
     "xla_patched_nn_linear_forward",
 ]
-
-
-class HybridMesh(Mesh):
-    """A mesh over slices of devices: fast links within a slice (``ici``), slow ones between them (``dcn``).
-
-    The axes stand in the order of growing traffic. JAX chooses which device stands where.
-
-    Args:
-        ici_mesh_shape: The grid within a slice.
-        dcn_mesh_shape: The grid of slices, of as many axes; None: one slice.
-        axis_names: As in ``Mesh``.
-    """
-
-    def __init__(
-        self, *, ici_mesh_shape: tuple[int, ...], dcn_mesh_shape: tuple[int, ...] | None = None, axis_names: tuple[str, ...] | None = None
-    ):
-        from jax.experimental import mesh_utils
-
-        slices = dcn_mesh_shape or (1,) * len(ici_mesh_shape)
-        if len(slices) != len(ici_mesh_shape):
-            raise ValueError(f"HybridMesh: ici_mesh_shape {ici_mesh_shape} and dcn_mesh_shape {slices} have different numbers of axes")
-        devices = list(spmd.all_devices())
-        if np.prod(slices) > 1:
-            grid = mesh_utils.create_hybrid_device_mesh(ici_mesh_shape, slices, devices)
-        else:
-            grid = mesh_utils.create_device_mesh(ici_mesh_shape, devices)
-        self.ici_mesh_shape, self.dcn_mesh_shape = tuple(ici_mesh_shape), tuple(slices)
-        super().__init__([spmd.positions()[device] for device in grid.flat], grid.shape, axis_names)
 
 
 def annotate_custom_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
