@@ -217,3 +217,11 @@ def at_end_of_backward(function: Callable[[], None]) -> None:
 def saved_tensors_hooks() -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:
     """The innermost ``torch.autograd.graph.saved_tensors_hooks`` in force: hooks inside of it hide them, and must call them themselves."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+def serve_fused_optimizers(kind: str) -> None:
+    """``torch.optim``'s ``fused=True`` accepts parameters on a kind of device. PyTorch has a list of those in a function."""
+    from torch.optim import optimizer
+
+    listed = optimizer._get_fused_kernels_supported_devices
+    optimizer._get_fused_kernels_supported_devices = lambda: [*listed(), kind]

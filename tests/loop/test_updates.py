@@ -295,3 +295,33 @@ def test_a_gradient_that_is_another_parameter():
         return one.detach(), other.detach()
 
     compare(run("cpu"), run("xla"), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.Adam, {"amsgrad": True}),
+        (torch.optim.AdamW, {}),
+        (torch.optim.Adagrad, {}),
+    ],
+)
+def test_fused_is_one_operation_too(metrics, kind, options):
+    """It is the default of transformers' Trainer. PyTorch has a list of devices that may."""
+    torch.manual_seed(0)
+    truth = torch.nn.Linear(4, 4).double()
+    model = torch.nn.Linear(4, 4).double()
+    model.load_state_dict(truth.state_dict())
+    model.to("xla")
+    theirs, ours = (kind(one.parameters(), lr=0.05, fused=True, **options) for one in (truth, model))
+    for step in range(5):
+        x = torch.randn(3, 4, dtype=torch.float64)
+        for one, optimizer, given in ((truth, theirs, x), (model, ours, x.to("xla"))):
+            optimizer.zero_grad()
+            one(given).square().sum().backward()
+            optimizer.step()
+        if step == 2:
+            ours.load_state_dict(theirs.state_dict())
+    for mine, other in zip(model.parameters(), truth.parameters(), strict=True):
+        torch.testing.assert_close(mine.cpu(), other, rtol=1e-9, atol=1e-12)
+    assert not metrics().fallbacks

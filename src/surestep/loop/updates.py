@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from surestep import _compat
 from surestep.tensor import update
 from surestep.tensor.process import at_first_use
 from surestep.tensor.xla_tensor import XlaTensor
@@ -77,7 +78,7 @@ _IN_GROUP = {
     "step_size_max": ("step_sizes", 1),
 }
 
-_UNSUITED = ("differentiable", "fused", "grad_scale", "found_inf", "has_complex", "has_sparse_grad")
+_UNSUITED = ("differentiable", "grad_scale", "found_inf", "has_complex", "has_sparse_grad")
 
 
 def _value(given: Mapping[str, Any], name: str) -> Any:
@@ -210,6 +211,7 @@ def _after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
 
 
 def _install() -> None:
+    _compat.serve_fused_optimizers("xla")
     for name in RULES:
         module = importlib.import_module(_MODULES.get(name, f"torch.optim.{name}"))
         setattr(module, name, _step(name, getattr(module, name)))
