@@ -348,3 +348,9 @@ def test_compiled_steps_are_replayed(devices, metrics, parallel):
     same(model, truth)
     assert metrics().replays == 3
     assert metrics().compile.count == 1
+
+
+def test_launch_is_this_process(devices):
+    seen = []
+    surestep.launch(lambda index, what: seen.append((index, what)), ("x",))
+    assert seen == [(0, "x")]

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from surestep.execute.world import ALONE, world
+from surestep.execute.world import ALONE, is_spmd, world
 from surestep.parallel import connection
 from surestep.tensor import devices
 
@@ -35,7 +35,7 @@ def launch(fn: Callable[..., Any], args: tuple = (), start_method: str = "spawn"
     """Calls ``fn(index, *args)`` in one process for each device, and waits until all have ended.
 
     On the CPU there are as many as CPU_NUM_DEVICES says, 1 if it isn't set. One process is this one; so it is, whatever there is, with
-    ``debug_single_process``. Under ``torchrun`` the function runs in place, with the local rank.
+    ``debug_single_process``, and under SPMD. Under ``torchrun`` the function runs in place, with the local rank.
 
     Raises:
         ProcessFailed: One has failed; the message has its rank and its traceback. The others were ended.
@@ -92,6 +92,8 @@ def in_place(fn: Callable[..., Any], args: tuple) -> None:
 
 def device_count() -> int:
     """How many processes ``launch`` starts. Asks another process: JAX must not start in this one."""
+    if is_spmd():
+        return 1  # which has all devices
     asked = os.environ.get("PJRT_DEVICE", "").upper()
     if asked == "CPU" or os.environ.get("JAX_PLATFORMS") == "cpu" or not (asked or entry_points(group="jax_plugins")):
         return int(os.environ.get("CPU_NUM_DEVICES") or 1)
