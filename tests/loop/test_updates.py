@@ -325,3 +325,30 @@ def test_fused_is_one_operation_too(metrics, kind, options):
     for mine, other in zip(model.parameters(), truth.parameters(), strict=True):
         torch.testing.assert_close(mine.cpu(), other, rtol=1e-9, atol=1e-12)
     assert not metrics().fallbacks
+
+
+def test_a_fused_step_takes_the_scale_away(metrics):
+    torch.manual_seed(0)
+    truth = torch.nn.Linear(4, 4)
+    model = torch.nn.Linear(4, 4)
+    model.load_state_dict(truth.state_dict())
+    model.to("xla")
+    theirs, ours = torch.optim.AdamW(truth.parameters(), lr=0.05), torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
+    scaler = torch.amp.GradScaler("xla", init_scale=2.0**10)
+    for step in range(4):
+        x = torch.randn(3, 4)
+        theirs.zero_grad()
+        truth(x).square().sum().backward()
+        ours.zero_grad()
+        scaler.scale(model(x.to("xla")).square().sum()).backward()
+        if step == 2:
+            model.weight.grad[0, 0] = torch.inf
+        else:
+            theirs.step()
+        scaler.step(ours)
+        scaler.update()
+    assert scaler.get_scale() == 2.0**9
+    for mine, other in zip(model.parameters(), truth.parameters(), strict=True):
+        torch.testing.assert_close(mine.cpu(), other)
+    assert ours.state[model.weight]["step"].item() == 3
+    assert not metrics().fallbacks

@@ -105,10 +105,20 @@ def flags_of(rule: Rule, given: Mapping[str, Any]) -> list[str]:
 
 
 def _step(name: str, original: Callable[..., None]) -> Callable[..., None]:
+    """A function of ``torch.optim``, with the step as one operation where that can be.
+
+    ``GradScaler`` leaves it to a fused step to take the scale away, and to do nothing where it has found an infinity: that is read, as
+    ``GradScaler`` itself reads it for a step that isn't fused.
+    """
     rule = RULES[name]
 
     @functools.wraps(original)
     def step(params: list, grads: list, *lists: Any, **options: Any) -> None:
+        if type(options.get("found_inf")) is XlaTensor:
+            if options["found_inf"].item():
+                return None
+            grads = [grad / options["grad_scale"] for grad in grads] if options.get("grad_scale") is not None else grads
+            options |= {"grad_scale": None, "found_inf": None}
         prepared = [_prepared(rule, *part, options) for part in _parts(rule, params, grads, lists)]
         if not prepared or any(part is None for part in prepared):
             update.note_written_out(name, params)
