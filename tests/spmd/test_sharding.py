@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
+import os
+import subprocess
+import sys
+import textwrap
 import warnings
 
 import numpy as np
@@ -155,7 +159,7 @@ def test_a_sharding_lasts_through_writes_copies_and_boundaries(devices):
     surestep.sync()
     assert tensor.sharding_spec == spec
     tensor.copy_(torch.full((8, 8), 3.0))
-    assert tensor.clone().sharding_spec == copy.deepcopy(tensor).sharding_spec == spec
+    assert tensor.clone().sharding_spec == copy.deepcopy(tensor).sharding_spec == tensor.double().sharding_spec == spec
     other = tensor.clone().mul_(2)
     surestep.sync()
     assert torch.equal(held(other), torch.full((8, 8), 6.0))
@@ -331,3 +335,34 @@ def test_parts_last_and_are_not_read(devices):
         xs.enable_manual_sharding(torch.randn(8, device="xla", requires_grad=True), ("x",), mesh=mesh)
     with pytest.raises(ValueError, match="no mesh"):
         xs.enable_manual_sharding(whole, ("x", None))
+
+
+def test_what_changes_its_size_is_not_split_any_more(devices):
+    mesh = xs.get_1d_mesh("x")
+    tensor = xs.mark_sharding(torch.ones(8, 4).to("xla"), mesh, ("x", None))
+    tensor.resize_(16, 4)
+    assert (tensor + 1).sum().item() == 96
+    tensor = xs.mark_sharding(torch.ones(8, 4).to("xla"), mesh, ("x", None))
+    tensor.set_(torch.full((3, 3), 2.0, device="xla"))
+    assert tensor.sum().item() == 18
+    tensor = xs.mark_sharding(torch.ones(8, 4).to("xla"), mesh, ("x", None))
+    tensor.t_()
+    assert torch.equal((tensor @ torch.ones(8, 1, device="xla")).cpu(), torch.full((4, 1), 8.0))
+
+
+def test_spmd_begins_in_the_middle():
+    """What was on the devices before goes along, what was pending too."""
+    script = """
+        import torch, surestep
+        import surestep.torch_xla.runtime as xr, surestep.torch_xla.distributed.spmd as xs
+        first, second = torch.ones(4, device="xla"), torch.ones(4, device=f"xla:{surestep.device_count() - 1}")
+        pending = first * 2
+        xr.use_spmd()
+        assert (pending + first).tolist() == [3.0] * 4
+        assert (second + 1).tolist() == [2.0] * 4 and (second.to("xla") + first).tolist() == [2.0] * 4
+        assert surestep.device_count() == 1
+        xs.mark_sharding(first, xs.get_1d_mesh("x"), (None,))
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_USE_SPMD"}
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

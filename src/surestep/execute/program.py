@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from surestep.execute import spmd
-from surestep.execute.world import AXIS, is_spmd, replica, replicated
+from surestep.execute.world import AXIS, replica, replicated
 from surestep.observe import events
 from surestep.observe.frames import Line
 
@@ -30,9 +30,9 @@ class Input(NamedTuple):
 class Program:
     """A compiled trace. ``donated`` are the positions of the leaves whose memory the outputs reuse."""
 
-    __slots__ = ("device", "donated", "executable", "name", "numbers", "outputs", "sent", "smallest", "uses")
+    __slots__ = ("donated", "executable", "name", "numbers", "outputs", "sent", "smallest", "uses", "where")
 
-    def __init__(self, name: str, executable: Any, outputs: Sequence[tuple[int, Input]], donated: frozenset[int], device: int):
+    def __init__(self, name: str, executable: Any, outputs: Sequence[tuple[int, Input]], donated: frozenset[int], where: Any):
         self.name = name
         self.executable = executable
         self.outputs = tuple(index for index, _ in outputs)
@@ -40,7 +40,7 @@ class Program:
         self.smallest = min(range(len(outputs)), key=lambda position: math.prod(outputs[position][1].shape), default=0)
         self.donated = donated
         self.uses = 0
-        self.device = device
+        self.where = where  # the JAX device, or the sharding over several
         self.numbers = b""
         self.sent: tuple[Any, Any] = (None, None)
 
@@ -48,7 +48,7 @@ class Program:
         """The numbers on the device: those of the call before, where they are the same to the bit, which costs less than to send them."""
         numbers = floats.tobytes() + ints.tobytes()
         if self.sent[0] is None or numbers != self.numbers:
-            self.numbers, self.sent = numbers, (numbers_to_device(floats, self.device), numbers_to_device(ints, self.device))
+            self.numbers, self.sent = numbers, (numbers_to_device(floats, self.where), numbers_to_device(ints, self.where))
         return self.sent
 
     def __call__(self, leaves: Sequence[Any], floats: Any, ints: Any) -> Sequence[Any]:
@@ -71,8 +71,8 @@ class ReplicaProgram(Program):
     It takes one int more, 0, which XLA can't know, and gives one output more, a number of each collective.
     """
 
-    def __init__(self, name: str, executable: Any, outputs: Sequence[tuple[int, Input]], donated: frozenset[int], device: int):
-        super().__init__(name, executable, outputs, donated, device)
+    def __init__(self, name: str, executable: Any, outputs: Sequence[tuple[int, Input]], donated: frozenset[int], where: Any):
+        super().__init__(name, executable, outputs, donated, where)
         self.smallest = len(outputs)
 
     def with_numbers(self, floats: np.ndarray, ints: np.ndarray) -> tuple[Any, Any]:
@@ -94,10 +94,10 @@ def _labelled(leaf: Any) -> Any:
     return jax.make_array_from_single_device_arrays(leaf.shape, replicated(), [leaf])
 
 
-def numbers_to_device(numbers: np.ndarray, index: int) -> jax.Array:
-    """A private copy of a program's numbers on device ``index``."""
+def numbers_to_device(numbers: np.ndarray, where: Any) -> jax.Array:
+    """A private copy of a program's numbers on a JAX device, or several."""
     with jax.enable_x64(True):
-        return jax.device_put(numbers.copy(), spmd.target(index))
+        return jax.device_put(numbers.copy(), where)
 
 
 def build(
@@ -111,17 +111,18 @@ def build(
     line: Line | None,
     options: dict[str, Any] | None = None,
     together: bool = False,
+    over_all: bool = False,
 ) -> Program:
-    """Compiles ``function(floats, ints, *leaves)`` for one device; or, ``together``, for one device of each process.
+    """Compiles ``function(floats, ints, *leaves)`` for one device; or, ``together``, for one device of each process; or ``over_all``.
 
     ``numbers`` is how many floats and ints it takes; ``outputs`` are (SSA index, figures); of ``donatable`` leaves those are donated that
     have an output of the same figures to give their memory to. ``options`` are XLA's own, for this program.
     """
     donated = _matching(leaves, [figures for _, figures in outputs], donatable)
-    where = replicated() if together else spmd.target(device)
-    sharding = where if isinstance(where, jax.sharding.Sharding) else jax.sharding.SingleDeviceSharding(where)
+    where = spmd.target(device, over_all)
+    sharding = replicated() if together else where if over_all else jax.sharding.SingleDeviceSharding(where)
     floats, ints = numbers[0], numbers[1] + together
-    split: dict[str, Any] = {"out_shardings": [figures.sharding for _, figures in outputs]} if is_spmd() else {}
+    split: dict[str, Any] = {"out_shardings": [figures.sharding for _, figures in outputs]} if over_all else {}
     with jax.enable_x64(True), _Shown(name, line):
         arguments = [
             jax.ShapeDtypeStruct(figures.shape, figures.dtype, sharding=figures.sharding or sharding)
@@ -142,7 +143,7 @@ def build(
         "compile", line, program=name, lower_seconds=middle - start, compile_seconds=end - middle, outputs=len(outputs), leaves=len(leaves)
     )
     kind = ReplicaProgram if together else Program if replica().size == 1 else LocalProgram
-    return kind(name, executable, outputs, frozenset(donated), device)
+    return kind(name, executable, outputs, frozenset(donated), where)
 
 
 def _matching(leaves: Sequence[Input], outputs: Sequence[Input], donatable: Sequence[int]) -> set[int]:

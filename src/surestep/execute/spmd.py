@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surestep.execute.devices import jax_devices
-from surestep.execute.world import is_spmd
 
 if TYPE_CHECKING:
     import jax
@@ -109,6 +108,6 @@ def spread(array: Any, wanted: jax.sharding.Sharding) -> jax.Array:
         return jax.make_array_from_callback(values.shape, wanted, lambda index: values[index])
 
 
-def target(index: int) -> Any:
-    """Where what a program takes besides tensors is put."""
-    return whole() if is_spmd() else jax_devices()[index]
+def target(index: int, over_all: bool) -> Any:
+    """Where what a program takes besides tensors is put: on its device, or on all of them."""
+    return whole() if over_all else jax_devices()[index]

@@ -53,6 +53,7 @@ class Plan(Binding):
         self.float_array: Any = None
         self.int_array: Any = None
         self.reused: list[Storage | None] = [None] * len(self.new_grads)
+        self.where = spmd.target(recorder.device, recorder.spread)
         self.lie = tuple(leaf.sharding for leaf in taken.leaves) if recorder.spread else ()
         self.said = [tensor._storage.sharding for tensor in arguments.tensors]  # of the arguments, after the call
 
@@ -177,7 +178,7 @@ class Plan(Binding):
             for numbers in self.numbers:
                 self.floats[numbers.position : numbers.position + numbers.count] = numbers_of(numbers.rule, numbers.group)
             self.seen = [value for values in self.group_values for value in values]
-            self.float_array = numbers_to_device(self.floats, self.recorder.device)
+            self.float_array = numbers_to_device(self.floats, self.where)
         return self.float_array
 
     def _ints(self) -> Any:
@@ -189,7 +190,7 @@ class Plan(Binding):
                 ints[draw.position + 1] = stream.offset
             return ints
         if self.int_array is None:
-            self.int_array = numbers_to_device(self.ints, self.recorder.device)
+            self.int_array = numbers_to_device(self.ints, self.where)
         return self.int_array
 
     def run(self, arguments: Arguments, inputs: tuple[list[Any], Any, Any]) -> Any:

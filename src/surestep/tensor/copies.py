@@ -77,7 +77,7 @@ def _copy_from_host(target: XlaTensor, source: torch.Tensor) -> XlaTensor:
             and (view is storage.layout or (storage.unwritten and view.dtype == storage.layout.dtype))
         ):
             array = _sent(source.to(view.dtype), storage.trace.device)
-            storage.layout = view
+            storage.lie_as(view)
             replace(storage, array)
             storage.hooks = hooks
             return target
@@ -104,10 +104,14 @@ def hooks_of(source: torch.Tensor) -> Any:
 
 
 def clone(args: tuple, kwargs: dict) -> Any:
-    """``tensor.clone()``: a copy lies over the devices as the tensor does."""
-    made = _CLONE(args, kwargs)
-    if type(args[0]) is XlaTensor and args[0]._storage.sharding is not None and made._layout is args[0]._storage.layout:
-        made._storage.sharding = args[0]._storage.sharding
+    """``tensor.clone()``"""
+    return _lying_as(args[0], _CLONE(args, kwargs))
+
+
+def _lying_as(tensor: Any, made: Any) -> Any:
+    """A copy lies over the devices as the tensor does."""
+    if type(tensor) is XlaTensor and tensor._storage.sharding is not None and tensor._layout is tensor._storage.layout:
+        made._storage.sharding = tensor._storage.sharding if made._layout.sizes == tensor._layout.sizes else None
     return made
 
 
@@ -127,7 +131,7 @@ def to_copy(args: tuple, kwargs: dict) -> torch.Tensor:
         converted = tensor.to(dtype=dtype, memory_format=memory_format or torch.preserve_format)
         return upload(converted, device)
     if device is None or device == tensor.device or (device.type == "xla" and device.index is None):
-        return _CAST(args, {name: value for name, value in kwargs.items() if name in ("dtype", "memory_format")})
+        return _lying_as(tensor, _CAST(args, {name: value for name, value in kwargs.items() if name in ("dtype", "memory_format")}))
     if device.type == "xla":
         moved = between(tensor, device)
         return moved if dtype is tensor.dtype else to_copy((moved,), {"dtype": dtype})

@@ -49,12 +49,13 @@ def recorder(device: torch.device | None) -> Recorder:
 
 def use_spmd() -> None:
     """From now on `xla:0` stands for all devices. What was on it before goes along; there are no others any more."""
-    settle_spmd(True)
     with LOCK:
-        if _recorders and not _recorders[0].spread:
-            _recorders[0].cut(Cause.SYNC)
-            _recorders[0].spread = True
-            del _recorders[1:]
+        for found in [] if is_spmd() else _recorders:
+            found.cut(Cause.SYNC)
+        settle_spmd(True)
+        for found in _recorders[:1]:
+            found.spread = True
+        del _recorders[1:]
 
 
 def index_of(device: Any) -> int:

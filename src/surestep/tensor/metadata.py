@@ -78,14 +78,14 @@ def grow(storage: Storage, nbytes: int) -> bool:
         return False
     new = flat(needed, old.dtype)
     if storage.unwritten:
-        storage.layout = new
+        storage.lie_as(new)
         return True
     trace = storage.trace
     as_row = flat(old.numel, old.dtype)
     row = trace.read(storage, as_row)
     grown = Storage(trace, new)
     trace.write(grown, as_row, row)
-    storage.layout = new
+    storage.lie_as(new)
     trace.define(storage, ref(grown.ref.index))
     return True
 
@@ -146,7 +146,8 @@ def set_storage(args: tuple, kwargs: dict) -> XlaTensor:
         and old.contiguous
         and wanted.contiguous
     ):
-        storage.array, storage.layout = storage.array.reshape(tuple(sizes)), wanted  # just loaded: lies as its first tensor does
+        storage.array = storage.array.reshape(tuple(sizes))  # just loaded: lies as its first tensor does
+        storage.lie_as(wanted)
     return take(tensor, storage, wanted, None)
 
 

@@ -153,7 +153,7 @@ def write(recorder: Recorder, target: XlaTensor, value: Ref) -> None:
     if view is storage.layout:
         recorder.define(storage, value)
     elif storage.unwritten and view.dense and view.numel == storage.layout.numel and view.dtype == storage.layout.dtype:
-        storage.layout = view  # never written before: the first who covers it whole says how it lies
+        storage.lie_as(view)  # never written before: the first who covers it whole says how it lies
         recorder.define(storage, value)
     else:
         recorder.write(storage, view, value)

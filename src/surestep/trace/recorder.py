@@ -396,7 +396,7 @@ class Recorder:
         results = [(index, figures(live[index].layout, sharding)) for index, sharding in zip(outputs, wanted, strict=False)]
         options, together = dict(self.options), bool(self.collectives)
         name = f"program_{next(_programs)}"
-        return start(lambda: build(name, function, leaves, numbers, results, donatable, self.device, line, options, together))
+        return start(lambda: build(name, function, leaves, numbers, results, donatable, self.device, line, options, together, self.spread))
 
     def _superset(self, outputs: tuple[int, ...], donatable: list[int], shardings: Any) -> Program | None:
         """A program of this trace that computes more than is asked for. What lives at a cut can hang on the garbage collector's timing

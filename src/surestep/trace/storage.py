@@ -40,3 +40,9 @@ class Storage:
     def unwritten(self) -> bool:
         """Whether nothing was ever written here, so that how its elements lie in memory is still free."""
         return self.array is None and self.serial == 0 and self.lost is None
+
+    def lie_as(self, layout: Layout) -> None:
+        """The value has another shape, or lies otherwise in memory; what was said of other dimensions counts no more."""
+        if self.sharding is not None and layout.sizes != self.layout.sizes:
+            self.sharding = None
+        self.layout = layout
