@@ -212,4 +212,5 @@ FUNCTIONS = {
     "all_to_all": _each(_exchanged),
     "collective_permute": _each(_permuted),
     "broadcast": _broadcast,
+    "send": _broadcast,  # to one other
 }

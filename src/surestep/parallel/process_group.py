@@ -6,7 +6,7 @@ Nothing waits where it is called: what a collective gives is a value of the trac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from surestep.execute.devices import jax_devices
 from surestep.execute.world import world
 from surestep.parallel import collectives, connection
-from surestep.parallel.collectives import Members
+from surestep.parallel.collectives import Members, Message
 from surestep.tensor.xla_tensor import XlaTensor
 
 _KINDS = {
@@ -58,6 +58,24 @@ class Done(_Work):
     def get_future(self) -> torch.futures.Future:
         """A future that has the result."""
         return self._future
+
+
+class Posted(Done):
+    """A message on its way; it is sent, or received, when it is waited for."""
+
+    def __init__(self, result: Any, source: int, arrived: Callable[[], None]):
+        super().__init__(result)
+        self._source = source
+        self._arrived = arrived
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Sends and receives all that was posted."""
+        collectives.deliver()
+        self._arrived()
+        return True
+
+    def _source_rank(self) -> int:
+        return self._source
 
 
 _Base: Any = dist.ProcessGroup  # its methods are C++'s, and overloaded there
@@ -188,6 +206,27 @@ class ProcessGroupXla(_Base):
     reduce_scatter_single = _reduce_scatter_base
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
     all_to_all_single = alltoall_base
+
+    def send(self, tensors: Tensors, target: int, tag: int = 0) -> dist.Work:
+        """To one other, which receives at the same place of its own sequence."""
+        return self._posted(tensors, self.rank(), target)
+
+    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> dist.Work:
+        """From one other, in place."""
+        return self._posted(tensors, source, self.rank())
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
+        """Can't be had: both ends are a part of their programs."""
+        raise NotImplementedError("recv without a source: the process group 'xla' must know who sends. Write recv(tensor, src=...)")
+
+    def _posted(self, tensors: Tensors, source: int, target: int) -> dist.Work:
+        receives = target == self.rank()
+        given = _on_device(tensors)
+        if not receives:  # as they are now
+            given = [tensor.clone() for tensor in given]
+        for tensor in given:
+            collectives.post(Message(self.ordinals[source], self.ordinals[target], tensor))
+        return Posted(tensors, source, lambda: _back(tensors, given) if receives else None)
 
     def barrier(self, opts: Any = None) -> dist.Work:
         """Waits until all have come here, and done what they were given."""

@@ -48,7 +48,6 @@ NAMES = {
     "torch_xla._internal.tpu": {"get_tpu_env", "get_tpu_type", "get_worker_ips", "task_id", "worker_id"},
     "torch_xla.core.functions": {"nms"},
     "torch_xla.core.xla_model": {
-        *("CoalescingBuckets", "all_reduce_bucketized_gradients", "check_view_sharing", "recv", "send"),
         *("get_stablehlo", "get_stablehlo_bytecode"),
     },
     "torch_xla.distributed.parallel_loader": {"BatchTracker", "PerDeviceQueue"},
