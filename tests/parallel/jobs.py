@@ -68,6 +68,23 @@ def lists_and_outputs():
     return [t.float().tolist() for t in (a, b, view, output, *many)]
 
 
+def constants():
+    """What each process knows while it compiles: a program has nothing else here."""
+    rank, found = xr.global_ordinal(), []
+    for function in (
+        lambda x: xm.all_reduce("sum", x),
+        lambda x: xm.all_gather(x),
+        lambda x: xm.reduce_scatter("sum", x, 1.0, 0, 2),
+        lambda x: xm.all_to_all(x, 0, 0, 2),
+        lambda x: xm.collective_permute(x, [[0, 1], [1, 0]]),
+    ):
+        x = (torch.ones if rank else torch.zeros)(4, device="xla")
+        found.append(function(x).tolist())
+    x = (torch.zeros if rank else torch.ones)(2, device="xla")
+    xm.collective_broadcast([x])
+    return [*found, x.tolist()]
+
+
 def gradients():
     rank = xr.global_ordinal()
     found = []

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from surestep.execute.devices import jax_devices
 from surestep.execute.world import world
-from surestep.parallel import collectives, connection
+from surestep.parallel import batch_norm, collectives, connection
 from surestep.parallel.collectives import Members, Message
 from surestep.tensor.xla_tensor import XlaTensor
 
@@ -284,3 +284,4 @@ def register() -> None:
     if "xla" not in dist.Backend.backend_list:
         dist.Backend.register_backend("xla", _create, extended_api=True, devices="xla")
         dist.register_rendezvous_handler("xla", _rendezvous)
+        batch_norm.install()
