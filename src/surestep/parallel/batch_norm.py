@@ -48,10 +48,10 @@ def _normalized(module: nn.SyncBatchNorm, x: torch.Tensor, members: Members) -> 
 
 
 @torch.no_grad()
-def _track(module: nn.SyncBatchNorm, mean: torch.Tensor, variance: torch.Tensor) -> None:
+def _track(module: Any, mean: torch.Tensor, variance: torch.Tensor) -> None:
     if not module.track_running_stats or module.running_mean is None:
         return
-    module.num_batches_tracked.add_(1)  # type: ignore[union-attr] (there where the statistics are)
+    module.num_batches_tracked.add_(1)
     weight = 1.0 / module.num_batches_tracked if module.momentum is None else module.momentum
     for running, new in ((module.running_mean, mean), (module.running_var, variance)):
         running.add_((new.to(running.dtype) - running) * weight)

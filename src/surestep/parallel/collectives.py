@@ -14,9 +14,10 @@ import torch
 from surestep.execute.interrupts import Held
 from surestep.execute.world import world
 from surestep.observe import frames
+from surestep.observe.events import Cause
 from surestep.parallel import agreement
 from surestep.parallel.agreement import Note
-from surestep.tensor import record
+from surestep.tensor import devices, record
 from surestep.tensor.xla_tensor import XlaTensor, fresh
 from surestep.trace.layout import Layout
 from surestep.trace.operands import LIFTED_FLOAT, LIST, Mark, Ref, add_constant, ref
@@ -277,6 +278,14 @@ def deliver() -> None:
     for source, target, tensor in found:
         if source != target:
             together("send", [tensor], (source,), Members(only=sorted((source, target))), into=[tensor])
+
+
+def finish() -> None:
+    """Does what was recorded and not run yet: here nobody reads what it gives, but others may."""
+    deliver()
+    for recorder in devices.started():
+        if recorder.collectives:
+            recorder.cut(Cause.SYNC)
 
 
 def _dim(tensor: torch.Tensor, dim: int) -> int:

@@ -93,6 +93,14 @@ class ProcessGroupXla(_Base):
         """``xla``"""
         return "xla"
 
+    def setGroupName(self, name: str) -> None:
+        """PyTorch gives it; functional collectives find the group by it."""
+        self._name = name
+
+    def getGroupName(self) -> str:
+        """Its name."""
+        return self._name
+
     def _root(self, opts: Any) -> int:
         return self.ordinals[opts.rootRank]
 
