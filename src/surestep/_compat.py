@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -199,3 +201,20 @@ def at_end_of_backward(function: Callable[[], None]) -> None:
 def saved_tensors_hooks() -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:
     """The innermost ``torch.autograd.graph.saved_tensors_hooks`` in force: hooks inside of it hide them, and must call them themselves."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+def before_fully_shard(check: Callable[[torch.nn.Module], None]) -> None:
+    """Calls ``check(module)`` first in ``torch.distributed.fsdp.fully_shard``, if that has been imported: which takes a second."""
+    shard = sys.modules.get("torch.distributed.fsdp._fully_shard._fully_shard")
+    if shard is None:
+        return
+    original: Any = shard._validate_module  # type: ignore[missing-attribute]
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def validate(module: torch.nn.Module, name: str) -> None:
+        check(module)
+        original(module, name)
+
+    shard._validate_module = validate  # type: ignore[missing-attribute]

@@ -2,9 +2,13 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from parallel import jobs
 from parallel.processes import ranks
+from surestep.parallel import process_group
+
+process_group.register()
 
 A, B = [0.0, 1.0, 2.0, 3.0], [10.0, 11.0, 12.0, 13.0]
 SUM = [10.0, 12.0, 14.0, 16.0]
@@ -65,6 +69,17 @@ def test_ddp_is_one_process_on_the_whole_batch(tmp_path, kind, options, style):
     assert found.pop("end of step()") == steps
     reads = 2 if options.get("static_graph") or not options.get("find_unused_parameters") else 2 + steps
     assert found.get("a value was read", 0) <= reads and set(found) <= {"a value was read", "the replicas were compared"}
+
+
+def test_fully_shard_points_to_ours():
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("xla", init_method="xla://")
+    try:
+        with pytest.raises(NotImplementedError, match=r"torch_xla.distributed.fsdp.XlaFullyShardedDataParallel"):
+            fully_shard(torch.nn.Linear(2, 2).to("xla"))
+    finally:
+        dist.destroy_process_group()
 
 
 def test_ddp_with_uneven_inputs(tmp_path):

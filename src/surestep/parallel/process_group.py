@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from surestep import _compat
 from surestep.execute.devices import jax_devices
 from surestep.execute.world import world
 from surestep.parallel import batch_norm, collectives, connection
@@ -275,7 +276,17 @@ def _fill(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> No
 def _create(options: Any, _backend_options: Any = None) -> ProcessGroupXla:
     ordinals = options.global_ranks_in_group or range(options.group_size)
     jax_devices()  # all processes come into the world now
+    _compat.before_fully_shard(_refuse)
     return ProcessGroupXla(options.store, options.group_rank, options.group_size, ordinals)
+
+
+def _refuse(module: torch.nn.Module) -> None:
+    """FSDP2 shards by meshes of process groups, and PyTorch makes none for xla; without a mesh it would move the module to the CPU."""
+    if any(isinstance(parameter, XlaTensor) for parameter in module.parameters()):
+        raise NotImplementedError(
+            "fully_shard can't shard a module on the xla device. torch_xla.distributed.fsdp.XlaFullyShardedDataParallel(module, "
+            "auto_wrap_policy=...) does: it takes the module from the CPU or the device, and its parameters() are for the optimizer"
+        )
 
 
 def _rendezvous(url: str, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
