@@ -1,6 +1,7 @@
 """What the processes of the tests do: in a module that they can import."""
 
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -199,6 +200,12 @@ def fail(rank, how, directory):
         if step == 3 and rank == 1:
             if how == "exception":
                 raise ValueError("a fault of rank 1")
+            if how == "kill inside":  # while the program runs: the others wait in the collective at its end
+                threading.Timer(0.1, os.kill, (os.getpid(), 9)).start()
+                y = torch.randn(500, 500, device="xla")
+                for _ in range(300):
+                    y = (y @ y).tanh()
+                x = x + y[0, 0]
             if how == "kill":
                 os.kill(os.getpid(), 9)
             if how == "exit":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 _WHOLE = (
-    "`torch_xla.launch` with `torch_xla.core.xla_model.optimizer_step`, or DistributedDataParallel, trains the same with whole weights on "
-    "each device; on one device leave it out"
+    "`torch_xla.distributed.fsdp.XlaFullyShardedDataParallel` shards parameters over processes; `torch_xla.launch` with "
+    "`torch_xla.core.xla_model.optimizer_step`, or DistributedDataParallel, trains the same with whole weights on each device; on one "
+    "device leave it out"
 )
 _KERNEL = "`surestep.lowering` gives a custom operator its meaning in JAX, a Pallas kernel's too"
 _ATTENTION = "torch.nn.functional.scaled_dot_product_attention runs on the device"

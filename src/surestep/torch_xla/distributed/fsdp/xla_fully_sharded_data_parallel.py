@@ -130,6 +130,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         self._ties: list[tuple[str, Place]] = []  # other names of parameters of this unit, or of an inner one
         self._shard()
         self._cast_buffers()
+        self.register_state_dict_post_hook(_mark_parts)
         if execute_sharding_on_init:
             sync()
 
@@ -414,6 +415,12 @@ def _fill(module: nn.Module, function: Callable[[nn.Module], None] | None, devic
     module.to_empty(device=device)
     with torch.no_grad():
         module.reset_parameters()  # type: ignore[operator]
+
+
+def _mark_parts(unit: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """So that ``xm.save`` knows them."""
+    for part in unit.sharded_params:
+        state[prefix + part._name]._is_sharded = True
 
 
 def _is_floating(value: Any) -> bool:
