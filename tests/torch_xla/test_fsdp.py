@@ -85,6 +85,15 @@ def train(model, optimizer, x):
     optimizer.step()
 
 
+class Bare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return x * self.scale
+
+
 class Scaled(nn.Module):
     def __init__(self):
         super().__init__()
@@ -145,10 +154,15 @@ class TestOneProcess:
         ones = XlaFullyShardedDataParallel(model)(torch.ones(1, 3, device="xla"))
         assert ones.tolist() == [[3.0, 3.0]]
         with torch.device("meta"):
-            model = nn.Sequential(nn.Linear(3, 2))
-        with pytest.raises(RuntimeError, match=r"no reset_parameters\(\): say how it is filled with param_init_fn"):
+            model = nn.Sequential(Filled(3, 2, bias=False), nn.Sequential(Filled(2, 1, bias=False)))
+        model[1] = XlaFullyShardedDataParallel(model[1])  # what is filled there isn't emptied again
+        assert XlaFullyShardedDataParallel(model)(torch.ones(1, 3, device="xla")).tolist() == [[6.0]]
+        with torch.device("meta"):
+            model = Bare()
+        with pytest.raises(RuntimeError, match=r"Bare is on meta and has no reset_parameters\(\): say how it is filled with param_init_fn"):
             XlaFullyShardedDataParallel(model)
-        XlaFullyShardedDataParallel(model, param_init_fn=lambda module: module.to_empty(device="xla"))
+        filled = XlaFullyShardedDataParallel(model, param_init_fn=lambda module: module.to_empty(device="xla").scale.data.fill_(3.0))
+        assert filled(torch.ones(1, device="xla")).tolist() == [3.0]
 
     def test_a_step_between_forward_and_backward_is_said(self):
         model = self.wrapped(disable_reshard_on_root=False)
