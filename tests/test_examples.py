@@ -116,19 +116,23 @@ def test_spmd_losses_are_those_of_one_device(tmp_path, monkeypatch, devices, par
         assert float(line.split("loss ")[1].split(",")[0]) == pytest.approx(float(before.split("loss ")[1].split(",")[0]), abs=2e-5)
 
 
-@pytest.mark.parametrize("example", ["launch.py", "ddp.py"])
-def test_processes_end_where_one_does(tmp_path, example):
+@pytest.mark.parametrize(
+    ("example", "starters"),
+    [("launch.py", {"launch", "torchrun"}), ("ddp.py", {"launch", "torchrun"}), ("fsdp.py", {"torchrun"}), ("zero.py", {"launch"})],
+)
+def test_processes_end_where_one_does(tmp_path, example, starters):
     """One process; two that `launch` starts; two that torchrun starts."""
     program = (sys.executable, "-m", "surestep", "run", EXAMPLES / example, "--epochs", "2", "--checkpoint")
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python")
-    states = []
-    for number, (command, devices) in enumerate([(program, "1"), (program, "2"), ((*torchrun, *program), "1")]):
+    commands = {"alone": (program, "1"), "launch": (program, "2"), "torchrun": ((*torchrun, *program), "1")}
+    states = {}
+    for starter in ("alone", *sorted(starters)):
+        command, devices = commands[starter]
         environ = {**os.environ, "CPU_NUM_DEVICES": devices}
-        done = subprocess.run([*command, tmp_path / f"{number}.pt"], capture_output=True, text=True, env=environ, cwd=tmp_path)
+        done = subprocess.run([*command, tmp_path / f"{starter}.pt"], capture_output=True, text=True, env=environ, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert f"trained by {min(number, 1) + 1} process(es)" in done.stdout
-        states.append(torch.load(tmp_path / f"{number}.pt", weights_only=True))
-    alone, *others = states
-    for other in others:
-        for name, value in alone.items():
-            torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-5)
+        assert f"trained by {1 if starter == 'alone' else 2} process(es)" in done.stdout
+        states[starter] = torch.load(tmp_path / f"{starter}.pt", weights_only=True)
+    for starter in starters:
+        for name, value in states["alone"].items():
+            torch.testing.assert_close(states[starter][name], value, rtol=1e-4, atol=1e-5)

@@ -41,7 +41,6 @@ NAMES = {
     "torch_xla._internal.tpu": {"get_tpu_env", "get_tpu_type", "get_worker_ips", "task_id", "worker_id"},
     "torch_xla.core.functions": {"nms"},
     "torch_xla.core.xla_model": {
-        *("CoalescingBuckets", "all_reduce_bucketized_gradients", "check_view_sharing", "recv", "send"),
         *("get_stablehlo", "get_stablehlo_bytecode"),
     },
     "torch_xla.distributed.parallel_loader": {"BatchTracker", "PerDeviceQueue"},
@@ -51,8 +50,9 @@ NAMES = {
 }
 
 _WHOLE = (
-    "`torch_xla.launch` with `torch_xla.core.xla_model.optimizer_step`, or DistributedDataParallel, trains the same with whole weights on "
-    "each device; on one device leave it out"
+    "`torch_xla.distributed.fsdp.XlaFullyShardedDataParallel` shards parameters over processes; `torch_xla.launch` with "
+    "`torch_xla.core.xla_model.optimizer_step`, or DistributedDataParallel, trains the same with whole weights on each device; on one "
+    "device leave it out"
 )
 _SHARDING = "`torch_xla.distributed.spmd.mark_sharding` says of each tensor how it lies over the devices"
 _KERNEL = "`surestep.lowering` gives a custom operator its meaning in JAX, a Pallas kernel's too"
@@ -83,11 +83,6 @@ INSTEAD = {
     "torch_xla.core.functions.nms": "torchvision.ops.nms on the boxes' .cpu()",
     "torch_xla.core.xla_builder": _KERNEL,
     "torch_xla.core.xla_op_registry": _KERNEL,
-    "torch_xla.core.xla_model.CoalescingBuckets": "`torch_xla.core.xla_model.reduce_gradients`",
-    "torch_xla.core.xla_model.all_reduce_bucketized_gradients": "`torch_xla.core.xla_model.reduce_gradients`",
-    "torch_xla.core.xla_model.check_view_sharing": "views are PyTorch's, and share what they share on the CPU: there is nothing to check",
-    "torch_xla.core.xla_model.recv": "`torch_xla.core.xla_model.collective_permute`",
-    "torch_xla.core.xla_model.send": "`torch_xla.core.xla_model.collective_permute`",
     "torch_xla.core.xla_model.get_stablehlo": _TEXT,
     "torch_xla.debug": _METRICS,
     "torch_xla.distributed.data_parallel": _WHOLE,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -225,3 +227,20 @@ def serve_fused_optimizers(kind: str) -> None:
 
     listed = optimizer._get_fused_kernels_supported_devices
     optimizer._get_fused_kernels_supported_devices = lambda: [*listed(), kind]
+
+
+def before_fully_shard(check: Callable[[torch.nn.Module], None]) -> None:
+    """Calls ``check(module)`` first in ``torch.distributed.fsdp.fully_shard``, if that has been imported: which takes a second."""
+    shard = sys.modules.get("torch.distributed.fsdp._fully_shard._fully_shard")
+    if shard is None:
+        return
+    original: Any = shard._validate_module  # type: ignore[missing-attribute]
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def validate(module: torch.nn.Module, name: str) -> None:
+        check(module)
+        original(module, name)
+
+    shard._validate_module = validate  # type: ignore[missing-attribute]

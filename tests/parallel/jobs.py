@@ -1,11 +1,15 @@
 """What the processes of the tests do: in a module that they can import."""
 
 import os
+import threading
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional_collectives
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 import surestep
@@ -68,6 +72,23 @@ def lists_and_outputs():
     return [t.float().tolist() for t in (a, b, view, output, *many)]
 
 
+def constants():
+    """What each process knows while it compiles: a program has nothing else here."""
+    rank, found = xr.global_ordinal(), []
+    for function in (
+        lambda x: xm.all_reduce("sum", x),
+        lambda x: xm.all_gather(x),
+        lambda x: xm.reduce_scatter("sum", x, 1.0, 0, 2),
+        lambda x: xm.all_to_all(x, 0, 0, 2),
+        lambda x: xm.collective_permute(x, [[0, 1], [1, 0]]),
+    ):
+        x = (torch.ones if rank else torch.zeros)(4, device="xla")
+        found.append(function(x).tolist())
+    x = (torch.zeros if rank else torch.ones)(2, device="xla")
+    xm.collective_broadcast([x])
+    return [*found, x.tolist()]
+
+
 def gradients():
     rank = xr.global_ordinal()
     found = []
@@ -107,6 +128,8 @@ def network(kind):
     torch.manual_seed(0)
     if kind == "mlp":
         return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    if kind == "batch norm":
+        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
     if kind == "cnn":
         return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
     return nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), nn.Flatten(), nn.Linear(32, 3))
@@ -118,7 +141,7 @@ def make_optimizer(model):
 
 
 def batches(kind, steps, size):
-    shape = {"mlp": (6,), "cnn": (1, 4, 4), "transformer": (4, 8)}[kind]
+    shape = {"mlp": (6,), "cnn": (1, 4, 4), "batch norm": (1, 4, 4), "transformer": (4, 8)}[kind]
     torch.manual_seed(1)
     return [(torch.randn(size, *shape), torch.randint(3, (size,))) for _ in range(steps)]
 
@@ -134,7 +157,7 @@ def train_alone(kind, steps, size):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return [p.detach() for p in model.parameters()], losses
+    return [*(p.detach() for p in model.parameters()), *model.buffers()], losses
 
 
 def train(kind, steps, size, style):
@@ -177,6 +200,12 @@ def fail(rank, how, directory):
         if step == 3 and rank == 1:
             if how == "exception":
                 raise ValueError("a fault of rank 1")
+            if how == "kill inside":  # while the program runs: the others wait in the collective at its end
+                threading.Timer(0.1, os.kill, (os.getpid(), 9)).start()
+                y = torch.randn(500, 500, device="xla")
+                for _ in range(300):
+                    y = (y @ y).tanh()
+                x = x + y[0, 0]
             if how == "kill":
                 os.kill(os.getpid(), 9)
             if how == "exit":
@@ -254,8 +283,62 @@ def c10d(init):
     everybody = [None] * world
     dist.all_gather_object(everybody, f"rank {rank}")
     found["objects"] = (objects, everybody)
+    found["messages"] = messages(rank, world)
+    found["functional"] = functional(x)
+    for uneven in (
+        lambda: dist.all_to_all_single(torch.empty(3, device="xla"), torch.empty(3, device="xla"), [1, 2], [2, 1]),
+        lambda: dist.all_to_all([torch.empty(1, device="xla"), torch.empty(2, device="xla")], [x, x]),
+        lambda: dist.recv(x),
+    ):
+        with pytest.raises(NotImplementedError, match=r"pad them to|must know who sends"):
+            uneven()
+    # nobody on rank 0 reads what it sends last
+    last = torch.full((2,), 5.0 + rank, device="xla")
+    if rank == 0:
+        dist.send(last, 1)
+    else:
+        dist.recv(last, 0)
+        found["last"] = last.tolist()
     dist.destroy_process_group()
     return found
+
+
+def messages(rank, world):
+    """Each gets what the other sends: one after the other, at once, Python objects, torch_xla's."""
+    other = 1 - rank
+    x, y = torch.full((3,), 1.0 + rank, device="xla"), torch.zeros(3, device="xla")
+    found = []
+    for order in (0, 1):
+        dist.send(x, other) if rank == order else dist.recv(y, other)
+    found.append(y.tolist())
+    operations = [dist.P2POp(dist.isend, x, other), dist.P2POp(dist.irecv, y, other)]
+    x = x * 10
+    operations += [dist.P2POp(dist.irecv, z := torch.empty(3), other), dist.P2POp(dist.isend, x, other)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    found += [y.tolist(), z.tolist()]
+    objects = [f"of {rank}"]
+    dist.send_object_list(objects, 1) if rank == 0 else dist.recv_object_list(objects, 0)
+    found.append(objects)
+    if rank == 1:
+        assert xm.send(x, 7) is x
+    else:
+        found.append(xm.recv(torch.empty(3, device="xla"), 7).tolist())
+    return found
+
+
+def functional(x):
+    """Each as a new tensor; PyTorch's compilers call these."""
+    world = dist.group.WORLD
+    found = {
+        "all_reduce": functional_collectives.all_reduce(x, "sum", world),
+        "all_gather": functional_collectives.all_gather_single(x, 0, world),
+        "reduce_scatter": functional_collectives.reduce_scatter_single(x, "sum", 0, world),
+        "broadcast": functional_collectives.broadcast(x, 1, world),
+        "all_to_all": functional_collectives.all_to_all_single(x, None, None, world),
+        "coalesced": torch.cat(functional_collectives.all_reduce_coalesced([x, x + 1], "sum", world)),
+    }
+    return {name: value.tolist() for name, value in found.items()}
 
 
 def ddp(kind, steps, size, options, style="step"):
@@ -268,7 +351,12 @@ def ddp(kind, steps, size, options, style="step"):
         with torch.no_grad():
             for p in model.parameters():
                 p.add_(1)
+    if kind == "batch norm":
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model = DistributedDataParallel(model.to("xla"), gradient_as_bucket_view=True, **options)
+    if style == "half":
+        hook = default_hooks.bf16_compress_hook
+        model.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # PyTorch wants CUDA for what has its name
     optimizer = make_optimizer(model)
     losses = []
     surestep.sync()
@@ -288,7 +376,24 @@ def ddp(kind, steps, size, options, style="step"):
                 losses.append(loss.detach())
             optimizer.step()
     metrics = surestep.metrics().to_dict()
-    result = [p.detach().cpu() for p in model.parameters()], [loss.item() for loss in losses], metrics
+    buffers = [buffer.cpu() for buffer in model.buffers()]
+    result = [*(p.detach().cpu() for p in model.parameters()), *buffers], [loss.item() for loss in losses], metrics
+    dist.destroy_process_group()
+    return result
+
+
+def joined():
+    """One process has two batches more than the other."""
+    dist.init_process_group("xla", init_method="xla://")
+    rank = dist.get_rank()
+    model = DistributedDataParallel(network("mlp").to("xla"), gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with model.join():
+        for x, y in batches("mlp", 3 + 2 * rank, 4):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x.to("xla")), y.to("xla")).backward()
+            optimizer.step()
+    result = [p.detach().cpu() for p in model.parameters()]
     dist.destroy_process_group()
     return result
 

@@ -117,6 +117,14 @@ def test_lists_and_outputs(tmp_path):
         assert many == [[1.0] * size for size in (1, 5, 0, 7) for _ in range(2)]
 
 
+def test_constants_differ(tmp_path):
+    for rank, found in enumerate(ranks(jobs.constants, directory=tmp_path)):
+        reduced, gathered, part, exchanged, permuted, sent = found
+        assert reduced == [1.0] * 4 and part == [1.0] * 2 and sent == [1.0] * 2
+        assert gathered == [0.0] * 4 + [1.0] * 4 and exchanged == [0.0] * 2 + [1.0] * 2
+        assert permuted == [1.0 - rank] * 4
+
+
 def test_gradients(tmp_path):
     """Each rank's own part, as in torch_xla."""
     for rank, found in enumerate(ranks(jobs.gradients, directory=tmp_path)):

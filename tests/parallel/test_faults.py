@@ -37,6 +37,35 @@ def test_a_kill(tmp_path):
     assert message.startswith("rank 1 was ended by SIGKILL")
 
 
+def test_a_kill_in_the_middle_of_a_step(tmp_path):
+    """The others wait inside of XLA for what never comes."""
+    message, seconds = fails("kill inside", tmp_path)
+    assert message.startswith(("rank 1 was ended by SIGKILL", "rank 0 has failed", "rank 0 was ended by"))
+    assert seconds < 30
+
+
+LAUNCHES = """
+import gc, multiprocessing, os, threading
+from surestep.torch_xla.distributed import xla_multiprocessing as xmp
+
+def held():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), len(multiprocessing.active_children())
+
+xmp.spawn(print, nprocs=2, start_method="fork")
+before = held()
+for _ in range(50):
+    xmp.spawn(print, nprocs=2, start_method="fork")
+assert held() == before, (before, held())
+"""
+
+
+def test_launches_in_a_row_leave_nothing():
+    done = subprocess.run([sys.executable, "-c", LAUNCHES], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == ["0"] * 51 + ["1"] * 51
+
+
 def test_an_exit(tmp_path):
     message, _ = fails("exit", tmp_path)
     assert message.startswith("rank 1 ended with exit code 3")

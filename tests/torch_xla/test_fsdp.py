@@ -1,6 +1,7 @@
 """XlaFullyShardedDataParallel against one process on whole batches."""
 
 import functools
+import io
 import subprocess
 import sys
 
@@ -8,8 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+import surestep
 import surestep.torch_xla.core.xla_model as xm
 from parallel.processes import ranks
+from surestep.execute.world import World
+from surestep.loop import checkpoint
 from surestep.torch_xla.distributed.fsdp import (
     XlaFullyShardedDataParallel,
     consolidate_sharded_model_checkpoints,
@@ -66,6 +70,28 @@ def test_four_processes(tmp_path):
         (held, again), (_, kept) = found["memory"]
         assert held == pytest.approx(3 * jobs.BYTES / 4, rel=0.01)
         assert again < kept  # in the program few whole parameters live at a time, where they are gathered again
+
+
+def save(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return file
+
+
+def train(model, optimizer, x):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+
+
+class Bare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return x * self.scale
 
 
 class Scaled(nn.Module):
@@ -128,10 +154,15 @@ class TestOneProcess:
         ones = XlaFullyShardedDataParallel(model)(torch.ones(1, 3, device="xla"))
         assert ones.tolist() == [[3.0, 3.0]]
         with torch.device("meta"):
-            model = nn.Sequential(nn.Linear(3, 2))
-        with pytest.raises(RuntimeError, match=r"no reset_parameters\(\): say how it is filled with param_init_fn"):
+            model = nn.Sequential(Filled(3, 2, bias=False), nn.Sequential(Filled(2, 1, bias=False)))
+        model[1] = XlaFullyShardedDataParallel(model[1])  # what is filled there isn't emptied again
+        assert XlaFullyShardedDataParallel(model)(torch.ones(1, 3, device="xla")).tolist() == [[6.0]]
+        with torch.device("meta"):
+            model = Bare()
+        with pytest.raises(RuntimeError, match=r"Bare is on meta and has no reset_parameters\(\): say how it is filled with param_init_fn"):
             XlaFullyShardedDataParallel(model)
-        XlaFullyShardedDataParallel(model, param_init_fn=lambda module: module.to_empty(device="xla"))
+        filled = XlaFullyShardedDataParallel(model, param_init_fn=lambda module: module.to_empty(device="xla").scale.data.fill_(3.0))
+        assert filled(torch.ones(1, device="xla")).tolist() == [3.0]
 
     def test_a_step_between_forward_and_backward_is_said(self):
         model = self.wrapped(disable_reshard_on_root=False)
@@ -156,6 +187,35 @@ class TestOneProcess:
         for function in (xm.optimizer_step, xm.reduce_gradients):
             with pytest.raises(RuntimeError, match=r"were reduced in the backward pass: write optimizer.step\(\)"):
                 function(optimizer)
+
+    def test_what_would_lose_parts_is_said(self, monkeypatch, tmp_path):
+        model = self.wrapped()
+        with pytest.raises(RuntimeError, match="all processes would get the master's parts"):
+            xm.broadcast_master_param(model)
+        xm.save({"model": model.state_dict()}, tmp_path / "one.pth")  # one process has all
+        monkeypatch.setattr(checkpoint, "world", lambda: World(0, 2, 0, 2))
+        with pytest.raises(RuntimeError, match="by the master alone: it has a part only"):
+            xm.save({"model": model.state_dict()}, tmp_path / "two.pth")
+
+    def test_a_state_is_loaded(self):
+        model, other = self.wrapped(), self.wrapped()
+        other.load_state_dict(torch.load(save(model.state_dict()), weights_only=True))
+        x = torch.randn(2, 3, device="xla")
+        assert torch.equal(model(x).cpu(), other(x).cpu())
+
+    def test_a_compiled_step_is_the_same(self):
+        """It isn't replayed, and trains as the recorded one does."""
+        models = [nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)) for _ in range(2)]
+        models[1].load_state_dict(models[0].state_dict())
+        results = []
+        for module, function in zip(models, (train, surestep.compile(train)), strict=True):
+            model = XlaFullyShardedDataParallel(module)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for number in range(5):
+                function(model, optimizer, torch.full((2, 3), float(number), device="xla"))
+            results.append([part.detach().cpu() for part in model.parameters()])
+        for recorded, compiled in zip(*results, strict=True):
+            torch.testing.assert_close(recorded, compiled)
 
     def test_second_derivatives_are_refused(self):
         model = self.wrapped()

@@ -30,7 +30,7 @@ THERE = {
         _fetch_gradients
         reduce_scatter REDUCE_MIN all_to_all get_xla_supported_devices get_memory_info set_replication xla_device_hw REDUCE_AND REDUCE_MUL
         REDUCE_OR
-        is_xla_tensor optimization_barrier_""",
+        is_xla_tensor optimization_barrier_ send recv all_reduce_bucketized_gradients CoalescingBuckets check_view_sharing""",
     "debug.metrics": """metrics_report short_metrics_report counter_names counter_value metric_names metric_data clear_all
         clear_counters clear_metrics
         executed_fallback_ops""",

@@ -138,3 +138,34 @@ def test_rate_tracker(monkeypatch):
     clock[0] += 2
     assert tracker.rate() == pytest.approx(0.6 * 15 + 0.4 * 5)
     assert tracker.global_rate() == 10
+
+
+def test_buckets():
+    seen = []
+
+    def doubled(tensors, outputs):
+        seen.append([t.numel() for t in tensors])
+        assert outputs is None or len(outputs) == len(tensors)
+        return [t * 2 for t in tensors]
+
+    tensors = [torch.ones(size, device="xla") for size in (3, 1 << 17, 5, 1 << 19, 1 << 17, 7)]  # of 4 bytes an element
+    found = xm.CoalescingBuckets(doubled, tensors, tensors, bucket_cap_mb=1)()
+    assert seen == [[3, 1 << 17, 5], [1 << 19], [1 << 17, 7]] and [t[0].item() for t in found] == [2.0] * 6
+    assert xm.CoalescingBuckets(doubled, [])() == []
+    with pytest.raises(ValueError, match="1 outputs for 6 inputs"):
+        xm.CoalescingBuckets(doubled, tensors, tensors[:1])
+    xm.all_reduce_bucketized_gradients(tensors[:1], 0.5, None, True)
+    assert tensors[0].tolist() == [0.5] * 3
+
+
+def test_shared_memory_is_found():
+    whole = torch.zeros(4, device="xla")
+    xm.check_view_sharing({"a": [whole, whole], "b": torch.zeros(4, device="xla"), "c": torch.zeros(4)})
+    with pytest.raises(RuntimeError, match=r"share their memory: one of shape \[4\], and one of shape \[2\]"):
+        xm.check_view_sharing([whole, {"view": whole[2:]}])
+
+
+def test_messages_need_two():
+    for function in (xm.send, xm.recv):
+        with pytest.raises(NotImplementedError, match=r"among 1 process\(es\): .* torch.distributed.send"):
+            function(torch.ones(1, device="xla"), 0)

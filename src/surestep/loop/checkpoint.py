@@ -8,7 +8,7 @@ import torch
 
 from surestep.execute.world import world
 from surestep.loop.boundaries import sync
-from surestep.loop.nested import replaced
+from surestep.loop.nested import is_tensor, replaced
 from surestep.parallel import meeting
 from surestep.tensor.xla_tensor import XlaTensor
 
@@ -27,6 +27,15 @@ def to_cpu(data: Any) -> Any:
         return part.requires_grad_(tensor.requires_grad)
 
     return replaced(data, convert)
+
+
+def _check_whole(tensor: torch.Tensor) -> torch.Tensor:
+    if getattr(tensor, "_is_sharded", False):
+        raise RuntimeError(
+            "xm.save of a sharded state_dict by the master alone: it has a part only. Write a file on each process, with "
+            "master_only=False and the ordinal in its name; consolidate_sharded_model_checkpoints makes one of them"
+        )
+    return tensor
 
 
 def _part(tensor: torch.Tensor, storages: dict[int, torch.Tensor]) -> torch.Tensor:
@@ -52,9 +61,14 @@ def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: 
         global_master: With ``master_only``: only the first host's master writes, instead of each host's.
 
     All processes must call it, since moving the tensors makes a boundary; it returns when the file is there.
+
+    Raises:
+        RuntimeError: Only the master would write what is sharded, and so a part of it.
     """
-    on_cpu = to_cpu(data)
     place = world()
+    if master_only and place.size > 1:
+        replaced(data, _check_whole, is_tensor)
+    on_cpu = to_cpu(data)
     if not master_only or (place.rank if global_master else place.local_rank) == 0:
         torch.save(on_cpu, file_or_path)
     if place.size > 1:

@@ -17,7 +17,16 @@ from surestep.tensor.xla_tensor import XlaTensor
 
 
 def broadcast_master_param(model: torch.nn.Module) -> None:
-    """Gives all replicas the master's parameters and buffers; makes a boundary."""
+    """Gives all replicas the master's parameters and buffers; makes a boundary.
+
+    Raises:
+        RuntimeError: The model is sharded: all would have the master's parts.
+    """
+    if any(getattr(parameter, "_is_sharded", False) for parameter in model.parameters()):
+        raise RuntimeError(
+            "broadcast_master_param of a sharded model: all processes would get the master's parts. Call it before the model is wrapped, "
+            "or give all the same weights by torch.manual_seed"
+        )
     tensors = [tensor.data for tensor in (*model.parameters(), *model.buffers()) if type(tensor) is XlaTensor]
     broadcast(tensors, 0, Members())
     sync()

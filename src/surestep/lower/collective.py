@@ -4,7 +4,8 @@
 
 All processes must come to their collectives in one order, that of recording. XLA orders what doesn't depend on each other as it likes, in
 another way where a program differs in something else; and it takes away an ``optimization_barrier`` before it does so. So the operand of
-each collective depends on the result of the one before, by a choice that XLA can't know: ``never`` is an input of the program.
+each collective depends on the result of the one before, by a choice that XLA can't know: ``zero`` is an input of the program. That of the
+first depends on ``zero`` alone: XLA takes a constant for the same in all processes, and computes what it thinks is the result itself.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ BUCKET = 32 << 20  # bytes: values up to this size travel together, since a smal
 class Chain:
     """The collectives of one program, one after the other."""
 
-    def __init__(self, never):
-        self.never = never  # false, but XLA doesn't know
+    def __init__(self, zero):
+        self.never = zero != 0  # but XLA doesn't know
         self.marks = []  # a number of each result
-        self.before = None  # a number of what comes before the next one
+        self.before = zero.astype(np.float32)  # a number of what comes before the next one
 
     def run(self, name, operands, options, scale, after):
         """The results of one recorded collective, times ``scale`` where there is one. It begins when ``after`` are computed."""
         for value in after:
             if value.size:
-                self.before = _mark(value) if self.before is None else self.before + _mark(value)
+                self.before += _mark(value)
         results = FUNCTIONS[name](self, operands, *options)
         return results if scale is None else [_scaled(value, scale) for value in results]
 
@@ -41,11 +42,9 @@ class Chain:
         """``function(value)``, one collective of JAX's, after those before it. Of nothing there is nothing to do."""
         if not value.size:
             return jnp.zeros(jax.eval_shape(function, value).shape, value.dtype)
-        if self.before is not None:
-            flat = value.ravel()
-            first = jnp.where(self.never, self.before.astype(value.dtype), flat[0])
-            value = lax.dynamic_update_index_in_dim(flat, first, 0, 0).reshape(value.shape)
-        result = function(value)
+        flat = value.ravel()
+        first = jnp.where(self.never, self.before.astype(value.dtype), flat[0])
+        result = function(lax.dynamic_update_index_in_dim(flat, first, 0, 0).reshape(value.shape))
         self.before = _mark(result)
         self.marks.append(self.before)
         return result
@@ -212,4 +211,5 @@ FUNCTIONS = {
     "all_to_all": _each(_exchanged),
     "collective_permute": _each(_permuted),
     "broadcast": _broadcast,
+    "send": _broadcast,  # to one other
 }

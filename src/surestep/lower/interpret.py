@@ -36,7 +36,7 @@ class _Run:
 
     def outputs(self, records: Sequence[Record], outputs: Sequence[int]) -> list[Any]:
         if any(isinstance(record, Collective) for record in records):
-            self.chain = collective.Chain(self.last[0] != 0)  # such a program has one int more
+            self.chain = collective.Chain(self.last[0])  # such a program has one int more
         for record in records:
             self.values.extend(self.run(record))
         found = [manual.stored(self.values[index]) for index in outputs]

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from surestep.execute.interrupts import Held
 from surestep.execute.world import replica
 from surestep.observe import frames
+from surestep.observe.events import Cause
 from surestep.parallel import agreement
 from surestep.parallel.agreement import Note
-from surestep.tensor import record
+from surestep.tensor import devices, record
 from surestep.tensor.xla_tensor import XlaTensor, fresh
 from surestep.trace.layout import Layout
 from surestep.trace.operands import LIFTED_FLOAT, LIST, Mark, Ref, add_constant, ref
@@ -27,6 +28,17 @@ from surestep.trace.storage import Storage
 REDUCTIONS = ("sum", "mul", "and", "or", "min", "max")
 
 Groups = Sequence[Sequence[int]] | None
+
+
+class Message(NamedTuple):
+    """What one process sends to another; both have a tensor of one shape and dtype."""
+
+    source: int
+    target: int
+    tensor: torch.Tensor
+
+
+_posted: list[Message] = []  # of which this process is the source or the target, and that nobody has waited for yet
 _marks: dict[str, Mark] = {}
 
 
@@ -91,6 +103,8 @@ def together(
     """
     if not tensors:
         return []
+    if name != "send":
+        deliver()
     for tensor in tensors:
         if not isinstance(tensor, XlaTensor):
             raise TypeError(f"{name}: a tensor on {tensor.device}; collectives are on tensors of the xla device. Move it with .to('xla')")
@@ -248,6 +262,30 @@ def broadcast(tensors: Sequence[torch.Tensor], root: int, members: Members) -> N
         raise ValueError(f"broadcast: {root} isn't among the ordinals {list(members.group)} to which it would send")
     if members.size > 1:
         together("broadcast", tensors, (root,), members, into=tensors)
+
+
+def post(message: Message) -> None:
+    """Sends, or receives, when ``deliver`` is called, or before the next collective."""
+    _posted.append(message)
+
+
+def deliver() -> None:
+    """Sends and receives what was posted; in the order of the pairs of processes, whatever the order of posting, so that none waits for
+    another that waits for it.
+    """
+    found = sorted(_posted, key=lambda message: (sorted(message[:2]), message.source))
+    _posted.clear()
+    for source, target, tensor in found:
+        if source != target:
+            together("send", [tensor], (source,), Members(only=sorted((source, target))), into=[tensor])
+
+
+def finish() -> None:
+    """Does what was recorded and not run yet: here nobody reads what it gives, but others may."""
+    deliver()
+    for recorder in devices.started():
+        if recorder.collectives:
+            recorder.cut(Cause.SYNC)
 
 
 def _dim(tensor: torch.Tensor, dim: int) -> int:

@@ -58,15 +58,17 @@ _connected: list[bool] = []
 
 
 def leave(failure: str | None = None) -> None:
-    """The end of this process's part. Waits until all have ended, so that nobody waits for one that is gone; tells of a failure at once.
+    """The end of this process's part. Does what others may wait for, and waits until all have ended; tells of a failure at once.
 
     Raises:
         Disagreement: The others go on to do together what this process doesn't do any more.
     """
     if _connected:
-        _connected.clear()
-        from surestep.parallel import agreement
+        from surestep.parallel import agreement, collectives
 
+        if failure is None:
+            collectives.finish()
+        _connected.clear()
         agreement.end(failure)
 
 

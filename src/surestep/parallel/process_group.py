@@ -6,17 +6,18 @@ Nothing waits where it is called: what a collective gives is a value of the trac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from surestep import _compat
 from surestep.execute.devices import jax_devices
 from surestep.execute.world import world
-from surestep.parallel import collectives, connection
-from surestep.parallel.collectives import Members
+from surestep.parallel import batch_norm, collectives, connection
+from surestep.parallel.collectives import Members, Message
 from surestep.tensor.xla_tensor import XlaTensor
 
 _KINDS = {
@@ -60,6 +61,24 @@ class Done(_Work):
         return self._future
 
 
+class Posted(Done):
+    """A message on its way; it is sent, or received, when it is waited for."""
+
+    def __init__(self, result: Any, source: int, arrived: Callable[[], None]):
+        super().__init__(result)
+        self._source = source
+        self._arrived = arrived
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Sends and receives all that was posted."""
+        collectives.deliver()
+        self._arrived()
+        return True
+
+    def _source_rank(self) -> int:
+        return self._source
+
+
 _Base: Any = dist.ProcessGroup  # its methods are C++'s, and overloaded there
 
 
@@ -74,6 +93,14 @@ class ProcessGroupXla(_Base):
     def getBackendName(self) -> str:
         """``xla``"""
         return "xla"
+
+    def setGroupName(self, name: str) -> None:
+        """PyTorch gives it; functional collectives find the group by it."""
+        self._name = name
+
+    def getGroupName(self) -> str:
+        """Its name."""
+        return self._name
 
     def _root(self, opts: Any) -> int:
         return self.ordinals[opts.rootRank]
@@ -189,6 +216,27 @@ class ProcessGroupXla(_Base):
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
     all_to_all_single = alltoall_base
 
+    def send(self, tensors: Tensors, target: int, tag: int = 0) -> dist.Work:
+        """To one other, which receives at the same place of its own sequence."""
+        return self._posted(tensors, self.rank(), target)
+
+    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> dist.Work:
+        """From one other, in place."""
+        return self._posted(tensors, source, self.rank())
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
+        """Can't be had: both ends are a part of their programs."""
+        raise NotImplementedError("recv without a source: the process group 'xla' must know who sends. Write recv(tensor, src=...)")
+
+    def _posted(self, tensors: Tensors, source: int, target: int) -> dist.Work:
+        receives = target == self.rank()
+        given = _on_device(tensors)
+        if not receives:  # as they are now
+            given = [tensor.clone() for tensor in given]
+        for tensor in given:
+            collectives.post(Message(self.ordinals[source], self.ordinals[target], tensor))
+        return Posted(tensors, source, lambda: _back(tensors, given) if receives else None)
+
     def barrier(self, opts: Any = None) -> dist.Work:
         """Waits until all have come here, and done what they were given."""
         from surestep.parallel.meeting import exchange
@@ -228,7 +276,17 @@ def _fill(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> No
 def _create(options: Any, _backend_options: Any = None) -> ProcessGroupXla:
     ordinals = options.global_ranks_in_group or range(options.group_size)
     jax_devices()  # all processes come into the world now
+    _compat.before_fully_shard(_refuse)
     return ProcessGroupXla(options.store, options.group_rank, options.group_size, ordinals)
+
+
+def _refuse(module: torch.nn.Module) -> None:
+    """FSDP2 shards by meshes of process groups, and PyTorch makes none for xla; without a mesh it would move the module to the CPU."""
+    if any(isinstance(parameter, XlaTensor) for parameter in module.parameters()):
+        raise NotImplementedError(
+            "fully_shard can't shard a module on the xla device. torch_xla.distributed.fsdp.XlaFullyShardedDataParallel(module, "
+            "auto_wrap_policy=...) does: it takes the module from the CPU or the device, and its parameters() are for the optimizer"
+        )
 
 
 def _rendezvous(url: str, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
@@ -245,3 +303,4 @@ def register() -> None:
     if "xla" not in dist.Backend.backend_list:
         dist.Backend.register_backend("xla", _create, extended_api=True, devices="xla")
         dist.register_rendezvous_handler("xla", _rendezvous)
+        batch_norm.install()

@@ -13,6 +13,7 @@ import torch
 import surestep._device as _device
 from surestep.execute.world import replica
 from surestep.loop.boundaries import sync
+from surestep.loop.nested import replaced
 from surestep.tensor import device_module, generator
 from surestep.tensor.devices import index_of
 
@@ -101,6 +102,19 @@ def fork_rng(device: Device = None, enabled: bool = True) -> Generator[None, Non
     finally:
         if enabled:
             set_rng_state(before, device)
+
+
+def check_view_sharing(obj: Any) -> None:
+    """RuntimeError if two tensors on the device, in any nesting of Python objects, share their memory."""
+    seen: dict[int, torch.Tensor] = {}
+
+    def look(tensor: torch.Tensor) -> torch.Tensor:
+        other = seen.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        if other is not tensor:
+            raise RuntimeError(f"two tensors share their memory: one of shape {list(other.shape)}, and one of shape {list(tensor.shape)}")
+        return tensor
+
+    replaced(obj, look, lambda value: isinstance(value, torch.Tensor) and is_xla_tensor(value))
 
 
 class MemoryInfo(TypedDict):

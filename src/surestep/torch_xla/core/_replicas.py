@@ -12,7 +12,7 @@ from surestep.execute.world import replica
 from surestep.loop import replicas
 from surestep.loop.checkpoint import to_cpu
 from surestep.parallel import collectives
-from surestep.parallel.collectives import Members
+from surestep.parallel.collectives import Members, Message
 from surestep.torch_xla.core import _gradients
 
 REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = "sum", "mul", "and", "or", "min", "max"
@@ -117,6 +117,66 @@ def all_to_all(
 def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
     """The value of the replica that sends to this one; zeros where none does."""
     return collectives.collective_permute(value, pairs)
+
+
+def send(value: torch.Tensor, channel_id: int) -> torch.Tensor:
+    """Sends to the other of two processes, which must ``recv``; returns the value."""
+    _message("send", value.detach().clone(), world().rank)
+    return value
+
+
+def recv(output: torch.Tensor, channel_id: int) -> torch.Tensor:
+    """Receives from the other of two processes, which must ``send``: into ``output``, which is returned."""
+    _message("recv", output, 1 - world().rank)
+    return output
+
+
+def _message(what: str, tensor: torch.Tensor, source: int) -> None:
+    if world().size != 2:
+        raise NotImplementedError(
+            f"xm.{what} among {world().size} process(es): a channel's number doesn't tell who is at its other end. Write "
+            f"torch.distributed.send(tensor, dst=...) and recv(tensor, src=...), or xm.collective_permute, which all processes call"
+        )
+    collectives.post(Message(source, 1 - source, tensor))
+    collectives.deliver()
+
+
+def all_reduce_bucketized_gradients(
+    gradients: list[torch.Tensor], scale: float, groups: Groups, pin_layout: bool, bucket_cap_mb: int = 0
+) -> None:
+    """``all_reduce`` of a list by ``sum``, in place. Small ones always travel together."""
+    collectives.all_reduce("sum", gradients, Members(groups), scale, into=gradients)
+
+
+class CoalescingBuckets:
+    """Calls ``func(inputs, outputs)`` on parts of a list of at most ``bucket_cap_mb`` each; a single tensor that is larger is alone."""
+
+    def __init__(
+        self,
+        func: Callable[[Any, Any], Any],
+        input_list: list[torch.Tensor],
+        output_list: list[torch.Tensor] | None = None,
+        bucket_cap_mb: int = 160,
+    ):
+        if output_list is not None and len(output_list) != len(input_list):
+            raise ValueError(f"{len(output_list)} outputs for {len(input_list)} inputs")
+        self._func = func
+        self._inputs = input_list
+        self._outputs = output_list
+        self._limit = bucket_cap_mb << 20
+
+    def __call__(self) -> list[torch.Tensor]:
+        """The results, in the order of the inputs."""
+        results: list[torch.Tensor] = []
+        start = size = 0
+        for end, tensor in enumerate([*self._inputs, None]):
+            more = 0 if tensor is None else tensor.numel() * tensor.element_size()
+            if end > start and (tensor is None or size + more > self._limit):
+                outputs = None if self._outputs is None else self._outputs[start:end]
+                results.extend(self._func(self._inputs[start:end], outputs))
+                start, size = end, 0
+            size += more
+        return results
 
 
 def collective_broadcast(tensors: list[torch.Tensor], root_ordinal: int = 0, groups: Groups = None, pin_layout: bool = True) -> None:

@@ -61,7 +61,8 @@ class XlaFullyShardedDataParallel(nn.Module):
         coalesce_all_gather_ops: Accepted as torch_xla has it: a unit's small parameters always travel together.
         auto_wrap_policy: Which submodules are units of their own, one of ``torch_xla.distributed.fsdp.wrap`` for example.
         auto_wrapper_callable: What wraps them: ``callable(submodule, **options)``; this class if None.
-        param_init_fn: Fills a module whose parameters are on ``meta``, in place; ``reset_parameters()`` after ``to_empty`` if None.
+        param_init_fn: Fills a module whose own parameters are on ``meta``, in place, and is called for each such one;
+            ``reset_parameters()`` after ``to_empty`` if None.
         _shard_size_multiple: Of which the number of elements of a part is a multiple.
         _use_xla_patched_linear: Accepted as torch_xla has it: the backward of ``F.linear`` uses the weight itself here.
 
@@ -130,6 +131,7 @@ class XlaFullyShardedDataParallel(nn.Module):
         self._ties: list[tuple[str, Place]] = []  # other names of parameters of this unit, or of an inner one
         self._shard()
         self._cast_buffers()
+        self.register_state_dict_post_hook(_mark_parts)
         if execute_sharding_on_init:
             sync()
 
@@ -196,11 +198,8 @@ class XlaFullyShardedDataParallel(nn.Module):
 
     @torch.no_grad()
     def _cast_buffers(self) -> None:
-        inner = {submodule for unit in _units(self._fsdp_wrapped_module) for submodule in unit.modules()}
-        for submodule in self._fsdp_wrapped_module.modules():
+        for submodule in _outside_of_units(self._fsdp_wrapped_module):
             for name, buffer in submodule.named_buffers(recurse=False):
-                if submodule in inner:
-                    continue
                 dtype = self.buffer_dtype if buffer.is_floating_point() else buffer.dtype
                 moved = buffer.to(self.xla_device, dtype)
                 if dtype != buffer.dtype:
@@ -402,18 +401,33 @@ def _factors(size: int) -> tuple[float, float]:
     return float(before), size / before
 
 
+def _outside_of_units(module: nn.Module) -> list[nn.Module]:
+    """The module and those in it that aren't in a unit further down."""
+    inner = {submodule for unit in _units(module) for submodule in unit.modules()}
+    return [submodule for submodule in module.modules() if submodule not in inner]
+
+
 def _fill(module: nn.Module, function: Callable[[nn.Module], None] | None, device: torch.device) -> None:
-    """Gives values to a module on ``meta``."""
-    if not any(parameter.is_meta for parameter in module.parameters()):
-        return
+    """Gives values to what is on ``meta``."""
+    empty = [m for m in _outside_of_units(module) if any(t.is_meta for t in (*m.parameters(recurse=False), *m.buffers(recurse=False)))]
     if function is not None:
-        function(module)
+        for submodule in empty:
+            function(submodule)
         return
-    if not hasattr(module, "reset_parameters"):
-        raise RuntimeError(f"{type(module).__name__} is on meta and has no reset_parameters(): say how it is filled with param_init_fn")
-    module.to_empty(device=device)
-    with torch.no_grad():
-        module.reset_parameters()  # type: ignore[operator]
+    for submodule in empty:
+        if not hasattr(submodule, "reset_parameters"):
+            raise RuntimeError(
+                f"{type(submodule).__name__} is on meta and has no reset_parameters(): say how it is filled with param_init_fn"
+            )
+        submodule.to_empty(device=device, recurse=False)
+        with torch.no_grad():
+            submodule.reset_parameters()  # type: ignore[operator]
+
+
+def _mark_parts(unit: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """So that ``xm.save`` knows them."""
+    for part in unit.sharded_params:
+        state[prefix + part._name]._is_sharded = True
 
 
 def _is_floating(value: Any) -> bool:
