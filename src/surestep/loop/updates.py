@@ -67,8 +67,14 @@ RULES = {
 _MODULES = {"adafactor": "torch.optim._adafactor"}
 # Where a parameter group has an argument of the function in a tuple.
 _IN_GROUP = {
-    **{"beta1": ("betas", 0), "beta2": ("betas", 1), "etaminus": ("etas", 0), "etaplus": ("etas", 1), "eps1": ("eps", 0), "eps2": ("eps", 1)},
-    **{"step_size_min": ("step_sizes", 0), "step_size_max": ("step_sizes", 1)},
+    "beta1": ("betas", 0),
+    "beta2": ("betas", 1),
+    "etaminus": ("etas", 0),
+    "etaplus": ("etas", 1),
+    "eps1": ("eps", 0),
+    "eps2": ("eps", 1),
+    "step_size_min": ("step_sizes", 0),
+    "step_size_max": ("step_sizes", 1),
 }
 
 _UNSUITED = ("differentiable", "fused", "grad_scale", "found_inf", "has_complex", "has_sparse_grad")

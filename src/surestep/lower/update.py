@@ -155,8 +155,11 @@ def _nesterov(n: SimpleNamespace, step: Any) -> dict[str, Any]:
     """NAdam's: the momentum's schedule, at this step and the next."""
     mu, mu_next = (n.beta1 * (1 - 0.5 * 0.96 ** (count * n.momentum_decay)) for count in (step, step + 1))
     return {
-        **{"mu": mu, "mu_next": mu_next, "correction": 1 - n.beta2**step},
-        **{"lr_grad": n.lr * (1 - mu), "lr_average": n.lr * mu_next},
+        "mu": mu,
+        "mu_next": mu_next,
+        "correction": 1 - n.beta2**step,
+        "lr_grad": n.lr * (1 - mu),
+        "lr_average": n.lr * mu_next,
     }
 
 
