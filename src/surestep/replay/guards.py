@@ -37,6 +37,7 @@ class Guards:
         self.counts: dict[int, tuple[Any, int, str]] = {}
         self.optimizers: dict[int, tuple[torch.optim.Optimizer, str]] = {}
         self.slots: dict[tuple[int, str], tuple[Any, Any, Any, str]] = {}
+        self.unfilled: dict[tuple[int, Any], tuple[Mapping[Any, Any], Any, str]] = {}
         self.sets: dict[int, tuple[set, frozenset, str]] = {}
         self.schedulers: list[Any] = []  # whose step() the call calls
         self.closures = 0  # how many step closures the call adds
@@ -78,6 +79,12 @@ class Guards:
     def none(self, container: Any, path: str) -> None:
         """The container is empty."""
         self.empty[id(container)] = (container, path)
+
+    def unused(self, mapping: Mapping[Any, Any], key: Any, path: str) -> None:
+        """``mapping[key]`` is an empty container; which one, doesn't matter."""
+        if mapping[key]:
+            raise NotReplayable(f"{path} are used")
+        self.unfilled[id(mapping), key] = (mapping, key, path)
 
     def cell(self, cell: Any, value: Any, path: str) -> None:
         """The variable of an enclosing function."""
@@ -140,6 +147,8 @@ class Guards:
             checks.append(_orders(list(self.orders.values())))
         if self.slots:
             checks.append(_slots(list(self.slots.values())))
+        if self.unfilled:
+            checks.append(_unfilled(list(self.unfilled.values())))
         if self.sets:
             checks.append(_sets(list(self.sets.values())))
         if self.counts:
@@ -396,6 +405,13 @@ def _slots(read: list[tuple[Any, Any, Any, str]]) -> Any:
             return ["an attribute"]
 
     return lambda: not changed(), lambda: f"{changed()[0]} has another value"
+
+
+def _unfilled(read: list[tuple[Mapping[Any, Any], Any, str]]) -> Any:
+    return (
+        lambda: not any(mapping[key] for mapping, key, _ in read),
+        lambda: f"{next(path for mapping, key, path in read if mapping[key])} are used",
+    )
 
 
 def _sets(read: list[tuple[set, frozenset, str]]) -> Any:
