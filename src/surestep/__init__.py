@@ -92,4 +92,4 @@ _settings.check()
 _before_start.append(_connect)
 _process.register()
 # The loop's hooks on optimizers are set when the device is first used, whatever was imported until then.
-_process.at_first_use(lambda: [importlib.import_module(f"surestep.loop.{name}") for name in ("boundaries", "updates", "drift")])
+_process.at_first_use(lambda: [importlib.import_module(f"surestep.loop.{name}") for name in ("boundaries", "updates", "averages", "drift")])

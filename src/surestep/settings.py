@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Setting(NamedTuple):
@@ -32,9 +32,14 @@ SETTINGS = {
 }
 
 
+_RAW: Any = os.environ._data  # type: ignore[missing-attribute] (a plain dict, with keys as the system has them)
+
+
 def value(name: str) -> str:
     """A variable's value, its default where it isn't set; ``ValueError`` for one that it can't have."""
     values = SETTINGS[name].values
+    if os.environ.encodekey(name) not in _RAW:  # type: ignore[missing-attribute] (each replayed step asks, and this is quick)
+        return values[0]
     found = os.environ.get(name) or values[0]
     if found not in values:
         raise ValueError(f"{name}={found}: it can be {' or '.join(values)} (not set: {values[0]}); {SETTINGS[name].meaning}")

@@ -23,6 +23,10 @@ KINDS = {
     "Adadelta": lambda p, **o: torch.optim.Adadelta(p, **o),
     "Adamax": lambda p, **o: torch.optim.Adamax(p, **o),
     "RAdam": lambda p, **o: torch.optim.RAdam(p, **o),
+    "NAdam": lambda p, **o: torch.optim.NAdam(p, **o),
+    "Rprop": lambda p, **o: torch.optim.Rprop(p, **o),
+    "ASGD": lambda p, **o: torch.optim.ASGD(p, **o),
+    "Adafactor": lambda p, **o: torch.optim.Adafactor(p, **o),
 }
 
 

@@ -12,7 +12,6 @@ import math
 import random
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -20,14 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-import surestep
-
-
-class Case(NamedTuple):
-    step: Callable[..., Any]
-    between: Callable[[int], Any] = lambda i: None
-    state: Callable[[], Any] = lambda: None
-
+from steps import Case, beside, model, plain_step, run, same, trained
 
 CASES: dict[str, tuple[Callable[[str], Case], bool | None]] = {}
 
@@ -40,34 +32,7 @@ def case(replayed: bool | None):
     return add
 
 
-def model(device, *extra):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), *extra, nn.Linear(8, 2)).double().to(device)
-
-
-def batch(device, i=0):
-    generator = torch.Generator().manual_seed(i)
-    return torch.randn(3, 4, dtype=torch.float64, generator=generator).to(device)
-
-
-def trained(device, make=None, net=None):
-    net = net or model(device)
-    optimizer = (make or (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)))(net.parameters())
-    return net, optimizer
-
-
 # Steps that are replayed, and what is changed between
-
-
-def plain_step(net, optimizer):
-    def step(x):
-        optimizer.zero_grad()
-        loss = net(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
 
 
 @case(True)
@@ -85,6 +50,10 @@ for _name, _make in {
     "adadelta": torch.optim.Adadelta,
     "adamax": torch.optim.Adamax,
     "radam": torch.optim.RAdam,
+    "nadam": torch.optim.NAdam,
+    "rprop": torch.optim.Rprop,
+    "asgd": lambda p: torch.optim.ASGD(p, lr=0.05, t0=4, weight_decay=0.1),
+    "adafactor": torch.optim.Adafactor,
 }.items():
 
     def _kind(device, make=_make):
@@ -1227,7 +1196,7 @@ def the_clock(device):
     return Case(step, state=lambda: len(times))
 
 
-@case(False)
+@case(True)
 def a_scheduler_inside(device):
     net, optimizer = trained(device)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
@@ -1417,47 +1386,9 @@ def an_exception_is_caught(device):
     return Case(step, lambda i: flags.update(fail=i > 4))
 
 
-def run(make, device, steps, compiled):
-    made = make(device)
-    step = surestep.compile(made.step) if compiled else made.step
-    wrap = getattr(made.step, "scaled", None)
-    call = wrap(step) if wrap else step
-    results = []
-    for i in range(steps):
-        results.append(call(batch(device, i)))
-        made.between(i)
-    return step, results, made.state()
-
-
-def same(a, b, where):
-    if isinstance(a, torch.Tensor):
-        torch.testing.assert_close(b.detach().cpu(), a.detach(), rtol=1e-9, atol=1e-11, msg=lambda m: f"{where}: {m}")
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b), where
-        for position, (x, y) in enumerate(zip(a, b, strict=True)):
-            same(x, y, f"{where}[{position}]")
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for key in a:
-            same(a[key], b[key], f"{where}[{key!r}]")
-    elif isinstance(a, float):
-        assert a == pytest.approx(b, rel=1e-9), where
-    else:
-        assert a == b, where
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_as_plain_pytorch(name):
-    make, replayed = CASES[name]
-    _, expected, state = run(make, "cpu", 14, False)
-    step, found, ours = run(make, "xla", 14, True)
-    for i, (a, b) in enumerate(zip(expected, found, strict=True)):
-        same(a, b, f"call {i}")
-    same(state, ours, "state")
-    counted = step.__func__ if hasattr(step, "__func__") else step
-    runs = sum(plan.runs for plans in counted.plans.values() for plan in plans)
-    if replayed is not None:
-        assert bool(runs) is replayed, surestep.explain(counted)
+    beside(*CASES[name])
 
 
 @pytest.mark.parametrize("name", [name for name, (_, replayed) in CASES.items() if replayed])

@@ -88,6 +88,14 @@ def test_inference_mode():
     same(infer, torch.randn(2, 4))
 
 
+@pytest.mark.parametrize("view", [lambda t: t[None], lambda t: t[0], lambda t: t.view(3, 1), lambda t: t.detach()])
+def test_a_view_in_inference_mode_is_what_its_base_is(view):
+    base = torch.ones(3, device="xla")
+    with torch.inference_mode():
+        assert not view(base).is_inference()
+        assert view(torch.ones(3, device="xla")).is_inference()
+
+
 @pytest.mark.parametrize("kind", [1, 1.0, True])
 def test_constants_of_equal_value_are_kept_apart(kind):
     expected = torch.ones(2, dtype=torch.int64) * kind

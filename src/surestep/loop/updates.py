@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch.optim import optimizer as _optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from surestep import _compat
@@ -107,21 +108,25 @@ def flags_of(rule: Rule, given: Mapping[str, Any]) -> list[str]:
 def _step(name: str, original: Callable[..., None]) -> Callable[..., None]:
     """A function of ``torch.optim``, with the step as one operation where that can be.
 
-    ``GradScaler`` leaves it to a fused step to take the scale away, and to do nothing where it has found an infinity: that is read, as
-    ``GradScaler`` itself reads it for a step that isn't fused.
+    ``GradScaler`` leaves it to a fused step to take the scale away, and to do nothing where it has found an infinity.
     """
     rule = RULES[name]
 
     @functools.wraps(original)
     def step(params: list, grads: list, *lists: Any, **options: Any) -> None:
         if type(options.get("found_inf")) is XlaTensor:
-            if options["found_inf"].item():
-                return None
-            grads = [grad / options["grad_scale"] for grad in grads] if options.get("grad_scale") is not None else grads
-            options |= {"grad_scale": None, "found_inf": None}
+            scale, found = options["grad_scale"], options["found_inf"]
+            update.overflows.append(found)
+            try:
+                unscaled = grads if scale is None else [grad / scale for grad in grads]
+                return step(params, unscaled, *lists, **{**options, "grad_scale": None, "found_inf": None})
+            finally:
+                update.overflows.clear()
         prepared = [_prepared(rule, *part, options) for part in _parts(rule, params, grads, lists)]
         if not prepared or any(part is None for part in prepared):
             update.note_written_out(name, params)
+            if any(overflow.item() for overflow in update.overflows):
+                return None
             return original(params, grads, *lists, **options)
         numbers = tuple(map(float, numbers_of(rule, options)))
         for steps, params_, grads_, states in prepared:  # type: ignore[not-iterable]
@@ -220,8 +225,54 @@ def _after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     update.stepping.clear()
 
 
+KINDS: dict[type, str] = {
+    torch.optim.SGD: "sgd",
+    torch.optim.Adam: "adam",
+    torch.optim.AdamW: "adam",
+    torch.optim.RMSprop: "rmsprop",
+    torch.optim.Adagrad: "adagrad",
+    torch.optim.Adadelta: "adadelta",
+    torch.optim.Adamax: "adamax",
+    torch.optim.RAdam: "radam",
+    torch.optim.NAdam: "nadam",
+    torch.optim.Rprop: "rprop",
+    torch.optim.ASGD: "asgd",
+    torch.optim.Adafactor: "adafactor",
+}
+
+
+def _scaled_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    """How ``GradScaler`` steps an optimizer. PyTorch reads whether there was an overflow, and steps if not; here the program decides."""
+
+    @functools.wraps(original)
+    def _maybe_opt_step(self: Any, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        found = list(optimizer_state["found_inf_per_device"].values())
+        if args or kwargs or len(found) != 1 or type(found[0]) is not XlaTensor or not steps_plainly(optimizer):
+            return original(self, optimizer, optimizer_state, *args, **kwargs)
+        update.overflows.append(found[0])
+        try:
+            return optimizer.step()
+        finally:
+            update.overflows.clear()
+
+    return _maybe_opt_step
+
+
+def steps_plainly(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step of an optimizer is PyTorch's own, and nobody's Python hears of it: so that one which changes nothing is none."""
+    step = vars(optimizer).get("step")
+    hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
+    hooks += [*_optimizer._global_optimizer_pre_hooks.values(), *_optimizer._global_optimizer_post_hooks.values()]
+    return (
+        type(optimizer) in KINDS
+        and (step is None or hasattr(step, "_wrapped_by_lr_sched"))
+        and all((hook.__module__ or "").startswith("surestep.") for hook in hooks)
+    )
+
+
 def _install() -> None:
     _compat.serve_fused_optimizers("xla")
+    torch.amp.GradScaler._maybe_opt_step = _scaled_step(torch.amp.GradScaler._maybe_opt_step)  # type: ignore[method-assign]
     for name in RULES:
         module = importlib.import_module(_MODULES.get(name, f"torch.optim.{name}"))
         setattr(module, name, _step(name, getattr(module, name)))

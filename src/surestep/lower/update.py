@@ -210,9 +210,9 @@ RULES = {
 
 
 def _update(rule: Rule) -> Any:
-    def update(outs, flags, numbers, steps, params, grads, *states):
+    def update(outs, flags, numbers, steps, params, grads, overflows, *states):
         """``flags`` are the names of those that are set; ``steps`` are one 1-d array for all parameters (whose elements are equal if a flag
-        says ``uniform``), a 0-d array each, or none.
+        says ``uniform``), a 0-d array each, or none; ``overflows`` are one number, which keeps all as it is if it isn't 0, or none.
         """
         given = SimpleNamespace(**dict(zip(rule.names, numbers, strict=True)))
         shared = {**vars(given), **rule.shared(given)}
@@ -227,7 +227,11 @@ def _update(rule: Rule) -> Any:
             new = rule.update(set(flags), n, each[number], *(_widened(value, param, wide) for value in (param, grad, *state)))
             for column, value, old in zip(written, new, (param, *state), strict=True):
                 column.append(value.astype(old.dtype))
-        return [*new_steps, *(value for column in written for value in column)]
+        made = [*new_steps, *(value for column in written for value in column)]
+        before = [*steps, *params, *(value for column in states for value in column)]
+        for overflow in overflows:
+            made = [jnp.where(overflow != 0, old, new) for old, new in zip(before, made, strict=True)]
+        return made
 
     return update
 

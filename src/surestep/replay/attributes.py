@@ -411,10 +411,9 @@ def mapping(walk: Any, value: Value) -> dict[str, Value]:
     """The entries of a dict that is unpacked."""
     if isinstance(value, New) and value.type is dict and isinstance(value.items, dict):
         return dict(value.items)
-    if instances.is_instance(value) or (isinstance(value, New) and value.type in (list, types.GeneratorType)):
-        if instances.is_instance(value):
-            value = instances.special(walk, value, "items", [])
-        pairs = [iterate(walk, pair) for pair in iterate(walk, value) or ()]
+    listed = instances.special(walk, value, "items", []) or value
+    if isinstance(listed, New) and listed.type in (list, types.GeneratorType):
+        pairs = [iterate(walk, pair) for pair in iterate(walk, listed) or ()]
         if pairs and all(pair is not None and len(pair) == 2 and isinstance(pair[0], Known) and plain(pair[0].object) for pair in pairs):
             return {key.object: item for key, item in pairs}  # type: ignore[missing-attribute]
     if isinstance(value, Known) and is_container(value.object, DICTS):

@@ -101,7 +101,7 @@ class Binding:
         of = _Owners(
             {id(tensor._storage): position for position, tensor in enumerate(arguments.tensors)},
             {
-                id(grad.array if type(grad) is Gone else grad._storage): position
+                id(grad.array if isinstance(grad, Gone) else grad._storage): position  # type: ignore[missing-attribute]
                 for position, grad in enumerate(before.grads)
                 if type(grad) in (Gone, XlaTensor)
             },

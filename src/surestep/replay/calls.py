@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from surestep.replay import actions, attributes, instances, modules, optimizers
+from surestep.replay import actions, attributes, instances, modules, optimizers, scaler
 from surestep.replay.known import MATH, PURE, is_tensor_function, managers, named, refusal, tensor_methods
 from surestep.replay.values import Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
 
@@ -109,6 +109,8 @@ def _special_method(walk: Any, function: Any, args: list[Value], kwargs: dict[st
         return None
     if isinstance(receiver.object, torch.nn.Module):
         return modules.method(walk, receiver, function, args[1:], kwargs)
+    if isinstance(receiver.object, torch.amp.GradScaler):
+        return scaler.method(walk, receiver, function, args[1:], kwargs)
     if actions.is_scheduler_step(receiver.object, function):
         return actions.scheduler_step(walk, receiver, args[1:], kwargs)
     if isinstance(receiver.object, torch.optim.Optimizer):

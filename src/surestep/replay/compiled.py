@@ -77,15 +77,21 @@ class CompiledFunction:
         plans = self.plans.get(arguments.key)
         if plans is not None:
             with LOCK:  # what a plan looked at must not be given to another thread's program meanwhile
-                if any(recorder.count for recorder in devices.started()) or closures_wait():
-                    boundary(Cause.STEP_ENTRY)  # whose closures may change what the guards look at
+                for recorder in devices.started():
+                    if recorder.count or closures_wait():
+                        boundary(Cause.STEP_ENTRY)  # whose closures may change what the guards look at
                 for plan in plans:
                     inputs = self._ready(plan, arguments)
                     if inputs is not None:
                         self.missed = 0
-                        if not settings.on("SURESTEP_VERIFY_REPLAY"):
-                            return plan.run(arguments, inputs)
-                        return self._verified(plan, arguments, args, kwargs)
+                        if settings.on("SURESTEP_VERIFY_REPLAY"):
+                            return self._verified(plan, arguments, args, kwargs)
+                        made = plan.run(arguments, inputs)
+                        break
+                else:
+                    plan, made = None, []
+            if plan is not None:
+                return plan.finish(made)
             self._missed(arguments)
         return self._record(arguments, args, kwargs)
 

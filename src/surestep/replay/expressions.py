@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from surestep.replay import attributes, calls, instances, stores
-from surestep.replay.values import Argument, Bound, Either, Known, Local, Missing, New, NotReplayable, Value, join, plain
+from surestep.replay.values import Bound, Either, Known, Local, Missing, New, NotReplayable, Value, join, plain
 
 _BINARY: dict[type[ast.operator], Any] = {
     ast.Add: operator.add,
@@ -315,9 +315,10 @@ def _compared(walk: Any, kind: ast.cmpop, left: Value, right: Value) -> Value:
         and right.items is not None
     ):
         return Known((left.object in right.items) is isinstance(kind, ast.In))
-    if isinstance(kind, (ast.In, ast.NotIn)) and isinstance(right, New) and right.type in (list, tuple) and right.items is not None:
-        if all(isinstance(item, Known) and plain(item.object) for item in (left, *right.items)):
-            found = any(item.object == left.object for item in right.items)  # type: ignore[missing-attribute]
+    if isinstance(kind, (ast.In, ast.NotIn)) and isinstance(right, New) and right.type in (list, tuple):
+        items = None if right.items is None else [left, *right.items]
+        if items is not None and all(isinstance(item, Known) and plain(item.object) for item in items):
+            found = any(item.object == left.object for item in items[1:])  # type: ignore[missing-attribute]
             return Known(found is isinstance(kind, ast.In))
     if all(_countable(value) for value in (left, right)):
         return New()
@@ -328,8 +329,8 @@ def _has_identity(value: Value, other: Value) -> bool:
     """Whether `is` says the same of it at each call. A list that is handed in is known by its content, and so are numbers and texts."""
     if isinstance(other, Known) and (other.object is None or isinstance(other.object, (bool, type))):
         return True
-    if isinstance(value, Argument):
-        return isinstance(value.object, (torch.Tensor, bool, type(None))) or not plain(value.object)
+    if isinstance(value, Known):
+        return not isinstance(value.object, (int, float, complex, str, bytes, tuple, frozenset)) or isinstance(value.object, enum.Enum)
     return not isinstance(value, New) or value.owned
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules import module as _module
+from torch.optim.swa_utils import AveragedModel
 
 from surestep.replay import attributes, instances
 from surestep.replay.known import named, refusal
@@ -200,9 +201,57 @@ def method(walk: Any, receiver: Known, function: Any, args: list[Value], kwargs:
     if name == "zero_grad":
         _parts(walk, receiver, "_parameters")
         return Known(None)
+    if name == "update_parameters" and type(receiver.object) is AveragedModel and isinstance(args[0], Known):
+        return _averaged(walk, receiver, args[0])
+    if name == "state_dict" and not args and not kwargs:
+        return _state_dict(walk, receiver)
     if name in ("train", "eval"):
         return _mode(walk, receiver, name, args, kwargs)
     raise NotReplayable(f"{receiver}.{name}() is not known to do the same at each call")
+
+
+def _averaged(walk: Any, receiver: Known, model: Known) -> Value:
+    """``AveragedModel.update_parameters``"""
+    from surestep.replay import calls
+
+    own = vars(receiver.object)
+    count = own["_buffers"]["n_averaged"]
+    if not isinstance(model.object, torch.nn.Module) or not hasattr(count, "_storage"):
+        raise NotReplayable(f"{receiver}'s count is on the CPU until its first update")
+    for part in (receiver, model):
+        for table in ("_parameters", "_buffers"):
+            _parts(walk, part, table)
+    for name in ("use_buffers", "multi_avg_fn", "avg_fn"):
+        walk.guards.item(own, name, own[name], f"{receiver.path}.")
+    function = own["multi_avg_fn"] or own["avg_fn"]
+    if function is not None and not (isinstance(function, types.FunctionType) and attributes.is_library(function)):
+        kind = list if own["multi_avg_fn"] else torch.Tensor
+        calls.call(walk, Known(function, f"{receiver.path}'s function"), [New(kind), New(kind), New(torch.Tensor)], {})
+    return Known(None)
+
+
+def _state_dict(walk: Any, receiver: Known) -> Value:
+    """``module.state_dict()``: tensors over the parameters' and buffers' memory."""
+    found: dict[str, Value] = {}
+    for prefix, part in _tree(walk, receiver):
+        own, kind = vars(part.object), type(part.object)
+        walk.guards.type(part.object)
+        for name in ("_state_dict_hooks", "_state_dict_pre_hooks"):
+            if own[name]:
+                raise NotReplayable(f"{part} has hooks ({name}), whose Python must run at each call")
+            walk.guards.none(own[name], f"{part.path}.{name}")
+        for name in ("state_dict", "_save_to_state_dict", "get_extra_state"):
+            if attributes.held(walk, kind, name) is not vars(torch.nn.Module)[name]:
+                raise NotReplayable(f"{part} makes its state_dict in a way of its own")
+        passing = own["_non_persistent_buffers_set"]
+        walk.guards.item(own, "_non_persistent_buffers_set", passing, f"{part.path}.")
+        walk.guards.members(passing, f"{part.path}._non_persistent_buffers_set")
+        for table in ("_parameters", "_buffers"):
+            guard_tensors(walk, own[table], part.path)
+            for name, tensor in own[table].items():
+                if tensor is not None and name not in passing:
+                    found[prefix + name] = walk.known(tensor.detach(), f"{part.path}.{name}")
+    return New(dict, found)
 
 
 def _mode(walk: Any, receiver: Known, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:

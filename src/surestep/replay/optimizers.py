@@ -7,24 +7,9 @@ from typing import Any
 import torch
 from torch.optim import optimizer as _optimizer
 
-from surestep.loop.updates import RULES, Rule
+from surestep.loop.updates import KINDS, RULES, Rule
 from surestep.replay import attributes
 from surestep.replay.values import Known, NotReplayable, Value
-
-KINDS: dict[type, str] = {
-    torch.optim.SGD: "sgd",
-    torch.optim.Adam: "adam",
-    torch.optim.AdamW: "adam",
-    torch.optim.RMSprop: "rmsprop",
-    torch.optim.Adagrad: "adagrad",
-    torch.optim.Adadelta: "adadelta",
-    torch.optim.Adamax: "adamax",
-    torch.optim.RAdam: "radam",
-    torch.optim.NAdam: "nadam",
-    torch.optim.Rprop: "rprop",
-    torch.optim.ASGD: "asgd",
-    torch.optim.Adafactor: "adafactor",
-}
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> Rule:

@@ -22,7 +22,7 @@ from surestep.observe import events
 from surestep.observe.events import Cause
 from surestep.replay.binding import Binding, Entry, Result, Same
 from surestep.replay.capture import Taken
-from surestep.replay.guards import Guards
+from surestep.replay.guards import Guards, together
 from surestep.replay.signature import Arguments
 from surestep.replay.values import NotReplayable
 from surestep.tensor.xla_tensor import XlaTensor, alias, fresh
@@ -41,6 +41,8 @@ class Plan(Binding):
         super().__init__(recorder, guards, arguments, before, taken, result)
         self.checks = guards.compiled()
         self.modes = mode  # before the call
+        there = ("{}.grad is not None", "{}.grad is None")
+        self.same_gradients = together([(there[missing], (param,)) for param, missing in zip(self.params, self.missing, strict=True)])
         self.runs = 0
         self.same = False  # as the call before
         self.used_up: list[int] = []  # gradients of which nobody else may see what becomes of them
@@ -65,7 +67,7 @@ class Plan(Binding):
         self.to_kept = [(place[index], storage) for index, storage in self.to_kept]
         self.to_argument = [(place[index], number) for index, number in self.to_argument]
         self.to_grad = [(place[index], number) for index, number in self.to_grad]
-        self.new_grads = [(place[index], *rest) for index, *rest in self.new_grads]
+        self.new_grads = [(place[index], number, layout, whole) for index, number, layout, whole in self.new_grads]
         self.results = [
             leaf._replace(output=place[leaf.output]) if isinstance(leaf, Result) and leaf.output is not None else leaf
             for leaf in self.results
@@ -116,7 +118,7 @@ class Plan(Binding):
                     return "a number of the optimizer is a tensor now"
         if not all(counts.uniform for counts in self.uniform):
             return "an optimizer's counts of steps were written"
-        if [grad is None for grad in map(_grad, self.params)] != self.missing:
+        if not self.same_gradients():
             return "there are other gradients than there were"
         return None
 
@@ -193,8 +195,8 @@ class Plan(Binding):
             self.int_array = numbers_to_device(self.ints, self.where)
         return self.int_array
 
-    def run(self, arguments: Arguments, inputs: tuple[list[Any], Any, Any]) -> Any:
-        """Calls the program; what it wrote is written, and what the call returned is made."""
+    def run(self, arguments: Arguments, inputs: tuple[list[Any], Any, Any]) -> list[Any]:
+        """Calls the program; what it wrote is written. Gives the leaves of what the call returned."""
         program = self.program
         assert program is not None
         tensors = arguments.tensors
@@ -225,25 +227,24 @@ class Plan(Binding):
         if self.to_argument:
             torch.autograd.graph.increment_version([tensors[number] for _, number in self.to_argument])
         if self.to_grad:
-            torch.autograd.graph.increment_version([self.params[number].grad for _, number in self.to_grad])
+            torch.autograd.graph.increment_version(self.params[number].grad for _, number in self.to_grad)  # type: ignore[bad-argument-type]
         self.runs += 1
         events.emit("replay", None, program=program.name, seconds=time.perf_counter() - start)
-        made = self._made(arrays, tensors)
+        return self._made(arrays, tensors)
+
+    def finish(self, made: list[Any]) -> Any:
+        """What the call returns, of what was made; and its effects in Python: tensors are kept, schedulers step, closures are called."""
         if self.keeps:
             kept = made[len(made) - len(self.keeps) :]
             del made[len(made) - len(self.keeps) :]
             for (container, key), tensor in zip(self.keeps, kept, strict=True):
                 container[key] = tensor
         result = made[0] if self.single else tree_unflatten(made, self.spec)
-        return result if not self.closures and not self.guards.schedulers else self._act(result)
-
-    def _act(self, made: Any) -> Any:
-        """The Python that a replay runs: schedulers step, and step closures are added and called."""
         for scheduler in self.guards.schedulers:
             scheduler.step()
         if not self.closures:
-            return made
-        result, arguments = made
+            return result
+        result, arguments = result
         for (closure, run_async), given in zip(self.closures, arguments, strict=True):
             add_step_closure(closure, given, run_async)
         boundary(Cause.CLOSURE)

@@ -35,9 +35,17 @@ def definition(code: CodeType) -> Definition:
             code.co_firstlineno,
         )
     found = file.definitions.get(key, [])
-    if len(found) != 1:
+    around = [node for node in found if _contains(node, code)] if len(found) > 1 else found
+    if not around:
         raise NotReplayable(f"there is more than one {code.co_name} on this line", code.co_filename, code.co_firstlineno)
-    return found[0]
+    return max(around, key=lambda node: (node.lineno, node.col_offset))  # the innermost
+
+
+def _contains(node: Definition, code: CodeType) -> bool:
+    """Whether all instructions come from inside a node: so lambdas on one line are told apart."""
+    begin, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
+    places = [(line, column, last, after) for line, last, column, after in code.co_positions() if line and last and after]
+    return all(begin <= (line, column or 0) and (last, after) <= end for line, column, last, after in places)
 
 
 @functools.lru_cache(256)

@@ -58,8 +58,7 @@ class Known:
 
     def same(self, other: Known) -> bool:
         """Whether it is the same object, or an equal one of a kind that can't be changed."""
-        one, two = self.object, other.object
-        return one is two or (plain(one) and type(one) is type(two) and repr(one) == repr(two))
+        return same(self.object, other.object)
 
 
 class Argument(Known):
@@ -143,6 +142,11 @@ def _is_simple(kind: type) -> bool:
     """Whether an enumeration leaves to Python how its members are compared, added, and true or false."""
     own = [(name, held) for each in kind.__mro__ for name, held in vars(each).items() if name.startswith("__") and name not in _OF_ENUMS]
     return all(not isinstance(held, types.FunctionType) or held.__globals__["__name__"] == "enum" for _, held in own)
+
+
+def same(one: Any, two: Any) -> bool:
+    """Whether they are the same object, or equal ones of a kind that can't be changed: in their types too, and the sign of a 0."""
+    return one is two or (plain(one) and type(one) is type(two) and repr(one) == repr(two))
 
 
 def join(a: Value | None, b: Value | None) -> Value:

@@ -51,6 +51,7 @@ class Walk:
         self.budget = _BUDGET
         self.depth = 0
         self.kept: dict[tuple[int, Any], New] = {}
+        self.scaling: set[int] = set()  # gradient scalers that are in the middle of a round
         self.raises = 0  # statements so far that raise
         self.branches = 0  # how many branches that weren't decided lie around
 
@@ -384,6 +385,8 @@ def follow(function: Any, args: list[Value], kwargs: dict[str, Value]) -> Guards
     except RecursionError:
         raise NotReplayable("the step is nested too deep to be followed") from None
     _check_returned(result)
+    if walk.scaling:
+        raise NotReplayable("a GradScaler is left in the middle of its round: call its update() in the step too")
     return guards
 
 

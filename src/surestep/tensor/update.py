@@ -34,6 +34,7 @@ class Noted(NamedTuple):
     uniform: Storage | None  # the counts of steps, where the program takes them to be equal
 
 
+overflows: list[XlaTensor] = []  # while a GradScaler steps an optimizer: whether any gradient is infinite, unread
 watched: list[Noted] | None = None  # who wants to know of updates puts a list here
 
 
@@ -54,7 +55,8 @@ def update(
 ) -> None:
     """Records the update of ``lower.update``'s rule ``name``: writes ``steps``, ``params`` and ``states``, all on one device.
 
-    The numbers are inputs of the program from the start, as what they are for is to be changed by a schedule.
+    Where a ``GradScaler`` has found an overflow (``overflows``), the program writes what was there. The numbers are inputs of the program
+    from the start, as what they are for is to be changed by a schedule.
     """
     counts = steps[0]._storage if len(steps) == 1 and steps[0].ndim else None
     uniform = counts is not None and bool(counts.uniform)
@@ -64,7 +66,7 @@ def update(
         recorder: Recorder = params[0]._storage.trace
         if recorder.count >= recorder.limit:
             recorder.check_limit()
-        lists = (steps, params, grads, *states)
+        lists = (steps, params, grads, overflows, *states)
         try:
             key: list[Any] = [_marks.get(name) or _marks.setdefault(name, Mark(name)), *flags]
             for tensors in lists:
@@ -107,7 +109,7 @@ def _call(recorder: Recorder, name: str, flags: list[str], numbers: int, lists: 
         return value
 
     arguments = (flags, [LIFTED_FLOAT] * numbers, *([noted(tensor) for tensor in tensors] for tensors in lists))
-    steps, params, _grads, *states = lists
+    steps, params, _grads, _overflows, *states = lists
     outputs = tuple(record._dense(tensor._layout.sizes, tensor._layout.dtype) for tensors in (steps, params, *states) for tensor in tensors)
     operation = f"update::{name}"
     traced = body(operation, arguments, {}, figures, outputs, single=False, computed=None)

@@ -270,6 +270,9 @@ def fresh(storage: Storage) -> XlaTensor:
 
 def alias(storage: Storage, layout: Layout, base: torch.Tensor | None) -> XlaTensor:
     """A tensor over (a part of) a storage that ``base`` has too."""
+    if base is not None and torch.is_inference_mode_enabled() and not base.is_inference():
+        with torch.inference_mode(False):  # a view of a normal tensor is a normal one
+            return alias(storage, layout, base)
     device = DEVICES[storage.trace.device]
     if layout.offset:
         tensor = _make(XlaTensor, layout.sizes, strides=layout.strides, storage_offset=layout.offset, dtype=layout.dtype, device=device)

@@ -121,20 +121,20 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
 
 def send(value: torch.Tensor, channel_id: int) -> torch.Tensor:
     """Sends to the other of two processes, which must ``recv``; returns the value."""
-    _message("send", value.detach().clone(), world().rank)
+    _message("send", value.detach().clone(), replica().rank)
     return value
 
 
 def recv(output: torch.Tensor, channel_id: int) -> torch.Tensor:
     """Receives from the other of two processes, which must ``send``: into ``output``, which is returned."""
-    _message("recv", output, 1 - world().rank)
+    _message("recv", output, 1 - replica().rank)
     return output
 
 
 def _message(what: str, tensor: torch.Tensor, source: int) -> None:
-    if world().size != 2:
+    if replica().size != 2:
         raise NotImplementedError(
-            f"xm.{what} among {world().size} process(es): a channel's number doesn't tell who is at its other end. Write "
+            f"xm.{what} among {replica().size} process(es): a channel's number doesn't tell who is at its other end. Write "
             f"torch.distributed.send(tensor, dst=...) and recv(tensor, src=...), or xm.collective_permute, which all processes call"
         )
     collectives.post(Message(source, 1 - source, tensor))
