@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 
+import pytest
 import torch
 from structured import Family
+
+from both import compare
 
 aten = torch.ops.aten
 
@@ -35,3 +38,15 @@ CASES = {
 FAMILY = Family("gridsample", ops=("nn.functional.grid_sample", "grid_sampler_3d"), cases=CASES)
 
 test_samples, test_case, test_keys = FAMILY.tests()
+
+
+@pytest.mark.parametrize(("image", "grid"), [(True, False), (False, True)])
+def test_one_operand_without_a_gradient_stays_on_the_device(image, grid):
+    def run(device):
+        torch.manual_seed(0)
+        x = torch.randn(2, 3, 5, 5, dtype=torch.float64).to(device).requires_grad_(image)
+        points = torch.randn(2, 4, 4, 2, dtype=torch.float64).tanh().to(device).requires_grad_(grid)
+        torch.nn.functional.grid_sample(x, points, align_corners=False).sin().sum().backward()
+        return x.grad if image else points.grad
+
+    compare([run("cpu")], [run("xla")], rtol=1e-9, atol=1e-9)

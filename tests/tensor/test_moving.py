@@ -1,5 +1,7 @@
 """Modules that move: identity, ties, hooks and gradients stay."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -124,3 +126,41 @@ def test_a_conversion_on_the_device_keeps_parameters_hooks_and_ties():
     assert loss is not None and model.embedding.weight is model.head.weight is parameter and parameter.dtype is torch.float64
     model(torch.tensor([1], device="xla")).sum().backward()
     assert fired == [torch.float64]
+
+
+LAZY = {
+    "linear": (lambda: nn.LazyLinear(2), (4, 3)),
+    "convolution": (lambda: nn.LazyConv2d(2, 3), (2, 3, 5, 5)),
+    "normalization": (lambda: nn.LazyBatchNorm1d(), (4, 3)),
+}
+MOVES = {
+    "to": lambda m: m.to("xla"),
+    "to with dtype": lambda m: m.to("xla", torch.float64),
+    "then double": lambda m: m.to("xla").double(),
+    "twice": lambda m: m.to("xla").to("xla"),
+    "copied": lambda m: copy.deepcopy(m.to("xla")),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("kind", LAZY)
+def test_a_lazy_module_is_made_where_it_was_moved_to(kind, move):
+    make, shape = LAZY[kind]
+    module = MOVES[move](make())
+    parameters = list(module.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    assert all(isinstance(p, nn.parameter.UninitializedParameter) and p.device.type == "xla" for p in parameters)
+    x = torch.randn(shape).to("xla", parameters[0].dtype)
+    module(x).square().sum().backward()
+    optimizer.step()
+    assert list(map(id, module.parameters())) == list(map(id, parameters))
+    assert all(type(t) is type(x) and t.device.type == "xla" for t in (*parameters, *module.buffers()))
+    assert all(isinstance(p, nn.Parameter) and p.grad is not None for p in parameters)
+
+
+def test_a_lazy_module_takes_a_checkpoint_and_says_that_it_cannot_leave():
+    module, saved = nn.LazyLinear(2).to("xla"), nn.Linear(3, 2).state_dict()
+    with pytest.raises(RuntimeError, match="can't be moved from xla:0 to cpu before its first call"):
+        module.cpu()
+    module.load_state_dict(saved)
+    assert torch.equal(module.weight.cpu(), saved["weight"]) and module.weight.device.type == "xla"

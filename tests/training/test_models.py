@@ -199,6 +199,22 @@ def test_parametrizations(kind):
     compare(run("cpu"), run("xla"), rtol=1e-7, atol=1e-8)
 
 
+@pytest.mark.parametrize("wanted", [(False, True, True), (False, False, True), (True, False, True), (True, True, False)], ids=str)
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(4), nn.LayerNorm(4), nn.GroupNorm(2, 4), nn.Linear(4, 4)], ids=lambda m: type(m).__name__)
+def test_a_layer_whose_input_or_parameters_want_no_gradient(layer, wanted):
+    """It is the first of a model, or frozen: nothing runs on the host, which would be a warning."""
+
+    def run(device):
+        module = copy.deepcopy(layer).double().to(device)
+        x = torch.arange(12.0, dtype=torch.float64).view(3, 4).sin().to(device).requires_grad_(wanted[0])
+        for parameter, required in zip(module.parameters(), wanted[1:], strict=True):
+            parameter.requires_grad_(required)
+        (module(x) * torch.arange(12.0, dtype=torch.float64).view(3, 4).to(device)).sum().backward()
+        return [t.grad for t in (x, *module.parameters()) if t.requires_grad]
+
+    compare(run("cpu"), run("xla"), rtol=1e-9, atol=1e-9)
+
+
 class Symmetric(nn.Module):
     def forward(self, given):
         return given.triu() + given.triu(1).mT

@@ -112,7 +112,7 @@ def grid_sampler_backward(out, grad, image, grid, interpolation_mode, padding_mo
         return _sampled(image, grid, interpolation_mode, padding_mode, align_corners)
 
     gradients = jax.vjp(sample, image.astype(dtype), grid.astype(dtype))[1](grad.astype(dtype))
-    return tuple(g.astype(o.dtype) if wanted and o is not None else None for g, o, wanted in zip(gradients, out, output_mask, strict=True))
+    return tuple(None if o is None else g.astype(o.dtype) for g, o in zip(gradients, out, strict=True))
 
 
 def affine_grid_generator(out, theta, size, align_corners):

@@ -105,8 +105,8 @@ def native_batch_norm_backward(out, grad, x, weight, running_mean, running_var, 
         slope = product * jnp.square(invstd) / count
         grad_input = grad - _channels(total / count, x.ndim) - centered * _channels(slope, x.ndim)
     grad_input = grad_input * _channels(scale, x.ndim)
-    results = (grad_input, product * invstd, total)
-    return _cast([result if wanted else None for result, wanted in zip(results, output_mask, strict=True)], out)
+    # PyTorch's inference ignores the mask for the input's gradient: what it says is given
+    return _cast((grad_input, product * invstd, total), out)
 
 
 def native_layer_norm(out, x, normalized_shape, weight, bias, eps):

@@ -6,10 +6,11 @@ import time
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from surestep.execute import transfer
 from surestep.observe import events
-from surestep.tensor import host, metadata, moving, record, unrepresented
+from surestep.tensor import host, metadata, moving, record, uninitialized, unrepresented
 from surestep.tensor.devices import recorder
 from surestep.tensor.operation import Operation
 from surestep.tensor.xla_tensor import XlaTensor, alias, fresh
@@ -61,6 +62,8 @@ def copy_(args: tuple, kwargs: dict) -> torch.Tensor:
 
 
 def _copy_from_host(target: XlaTensor, source: torch.Tensor) -> XlaTensor:
+    if isinstance(source, UninitializedTensorMixin):
+        return uninitialized.like(target, source)
     hooks = hooks_of(source)
     if isinstance(source, torch.nn.Parameter):
         moving.check_swap(source)
@@ -127,6 +130,8 @@ def to_copy(args: tuple, kwargs: dict) -> torch.Tensor:
     dtype = kwargs.get("dtype") or tensor.dtype
     memory_format = kwargs.get("memory_format")
     if type(tensor) is not XlaTensor:  # towards the device
+        if isinstance(tensor, UninitializedTensorMixin):
+            return uninitialized.converted(tensor, device, dtype)
         tensor = tensor.detach()
         converted = tensor.to(dtype=dtype, memory_format=memory_format or torch.preserve_format)
         return upload(converted, device)

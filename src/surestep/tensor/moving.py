@@ -14,6 +14,7 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from surestep import _compat
 
@@ -24,6 +25,8 @@ def off_device(tensor: Any, convert: Callable[[Any], torch.Tensor]) -> torch.Ten
     """``convert(tensor)``; for a parameter that a module moves, the parameter itself, with the moved contents."""
     moved = convert(tensor)
     if not isinstance(tensor, torch.nn.Parameter) or not called_by(_APPLY):
+        return moved
+    if isinstance(moved, UninitializedTensorMixin):
         return moved
     if moved.device.type == "xla":
         moved._stays = True  # type: ignore[attr-defined]  # read once, by TensorFlatten
