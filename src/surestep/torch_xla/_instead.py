@@ -10,7 +10,6 @@ _KERNEL = "`surestep.lowering` gives a custom operator its meaning in JAX, a Pal
 _ATTENTION = "torch.nn.functional.scaled_dot_product_attention runs on the device"
 _TEXT = "JAX_DUMP_IR_TO=DIRECTORY writes the StableHLO of each program, XLA_FLAGS=--xla_dump_to=DIRECTORY what XLA makes of it"
 _CACHE = "`torch_xla.runtime.initialize_cache` keeps compiled programs between runs"
-_LOOP = "a loop in Python is recorded as it runs, and is one program a step inside `torch_xla.step`"
 _METRICS = "`surestep.metrics` has the counters, with the causes and lines of what was cut"
 _BITS = "`torch_xla.amp.autocast` with dtype=torch.bfloat16"
 _LOADER = "`torch_xla.distributed.parallel_loader.MpDeviceLoader`"
@@ -47,18 +46,14 @@ INSTEAD = {
     "torch_xla.distributed.parallel_loader": _LOADER,
     "torch_xla.distributed.spmd": _WHOLE,
     "torch_xla.distributed.zero_redundancy_optimizer": _WHOLE,
-    "torch_xla.experimental.assume_pure": _LOOP,
     "torch_xla.experimental.custom_kernel": f"{_ATTENTION}; {_KERNEL}",
     "torch_xla.experimental.distributed_checkpoint": "`torch_xla.core.xla_model.save`, or torch.save",
-    "torch_xla.experimental.gradient_accumulation": _LOOP,
     "torch_xla.experimental.pallas_kernels": f"{_ATTENTION}; {_KERNEL}",
     "torch_xla.experimental.pjrt": "`torch_xla.runtime` has its functions",
     "torch_xla.experimental.plugins": "PJRT_DEVICE chooses among the platforms whose JAX plugins are installed",
     "torch_xla.experimental.quantized": _BITS,
-    "torch_xla.experimental.scan": _LOOP,
     "torch_xla.experimental.spmd_fully_sharded_data_parallel": _WHOLE,
     "torch_xla.experimental.tpu": "`torch_xla.runtime` says what there is on any platform",
-    "torch_xla.experimental.while_loop": _LOOP,
     "torch_xla.experimental.xla_quantized_matmul": _BITS,
     "torch_xla.runtime.get_master_ip": "the environment variable MASTER_ADDR",
     "torch_xla.runtime.global_runtime_device_attributes": "`torch_xla.runtime.runtime_device_attributes`",

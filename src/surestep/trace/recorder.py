@@ -34,6 +34,10 @@ LOCK = threading.RLock()
 SOFT_LIMIT = 1_000  # values: from here on the trace is cut where the user's program passes the anchor
 HARD_LIMIT = 10_000  # values: cut anywhere
 SUPERSET_USES = 8  # so often a program with outputs too many is used before the exact one is compiled
+_OF_A_TRACE = (  # what a trace within a trace has of its own
+    *("serial", "place", "count", "leaves", "leaf_layouts", "owners", "floats", "ints", "written", "collectives", "seeds"),
+    *("limit", "anchor_until", "in_step", "sealed", "outside"),
+)
 
 _serials = itertools.count(1)
 _EMPTY, _SEED, _READ, _WRITE = map(Mark, ("empty", "seed", "read", "write"))
@@ -56,6 +60,7 @@ class Recorder:
         self.compiling: dict[tuple[Place, Any], Future[Program]] = {}
         self.sites: dict[tuple[int, int], tuple[int, tuple, bool]] = {}  # by line of code: the trace, the floats, whether others before
         self.agree: Callable[[list[Any]], None] | None = None  # before what all processes do together is run: whether they all do
+        self.outside: Any = None  # in a trace within a trace: what becomes of storages from outside of it
         self.begin()
 
     def begin(self) -> None:
@@ -63,8 +68,12 @@ class Recorder:
         if self.trie.full():
             events.emit("evicted", None, places=self.trie.places)
             self.trie.clear()
+        self.protected: list[Any] = []
+        self._start(self.trie.root)
+
+    def _start(self, place: Place) -> None:
         self.serial = next(_serials)
-        self.place: Place = self.trie.root
+        self.place: Place = place
         self.count = 0  # SSA values so far
         self.leaves: list[Any] = []
         self.leaf_layouts: list[Layout] = []
@@ -72,12 +81,26 @@ class Recorder:
         self.floats: list[float] = []
         self.ints: list[int] = []
         self.written: list[weakref.ref[Storage]] = []
-        self.protected: list[Any] = []
         self.collectives: list[Any] = []  # what the trace does together with other processes, with the lines
         self.seeds: dict[Any, tuple[Ref, int]] = {}  # by generator and seed: the seed's value, and the offset that it holds
         # when `count` reaches it, check_limit() is to be called before an operation is recorded
         self.limit = SOFT_LIMIT if self.watch is None else 0
         self.anchor_until = SOFT_LIMIT if self.anchor is None else 2 * SOFT_LIMIT
+
+    def nest(self, outside: Any, sealed: Callable[[Cause], None]) -> dict[str, Any]:
+        """Begins a trace within this one, in which there may be no boundary; returns what ``resume`` takes to go on with this one.
+
+        ``outside.owns(storage)`` says whether a storage is from outside of it: then its value enters as a leaf, for which ``leaves`` holds
+        what ``outside.note(storage)`` gives. ``outside.check_write(storage)`` raises where it may not be written.
+        """
+        before = {name: getattr(self, name) for name in _OF_A_TRACE}
+        self._start(self.trie.inner)
+        self.outside, self.sealed, self.in_step = outside, sealed, self.in_step + 1
+        return before
+
+    def resume(self, before: dict[str, Any]) -> None:
+        """Goes on with the trace around the one that ``nest`` began."""
+        vars(self).update(before)
 
     # Recording
 
@@ -104,12 +127,14 @@ class Recorder:
 
     def enter(self, storage: Storage) -> Ref:
         """The SSA value of a storage that this trace hasn't seen yet."""
+        outside = self.outside
         if storage.array is None:
             if storage.lost is not None:
                 raise RuntimeError(storage.lost)
-            self.define(storage, ref(self.simple((_EMPTY, storage.layout), Empty(storage.layout))))
-            return storage.ref
-        self.leaves.append(storage.array)
+            if outside is None or not outside.owns(storage):
+                self.define(storage, ref(self.simple((_EMPTY, storage.layout), Empty(storage.layout))))
+                return storage.ref
+        self.leaves.append(storage.array if outside is None else outside.note(storage))
         self.leaf_layouts.append(storage.layout)
         self.owners.append(weakref.ref(storage))
         value = ref(self.simple(storage.layout, Leaf(storage.layout)))
@@ -130,6 +155,8 @@ class Recorder:
 
     def define(self, storage: Storage, value: Ref) -> None:
         """The storage's value is now this one."""
+        if self.outside is not None:
+            self.outside.check_write(storage)
         if storage.exported:
             self.protect(storage.array)
         self.written.append(weakref.ref(storage))  # first: what is pending and not on the list would never be computed
@@ -234,8 +261,8 @@ class Recorder:
         """
         if self.watch is not None:
             self.watch()
-            if self.count < SOFT_LIMIT:
-                return
+        if self.count < SOFT_LIMIT or self.outside is not None:
+            return
         if self.count >= HARD_LIMIT:
             self.cut(Cause.LIMIT)
         elif self.in_step:
