@@ -12,6 +12,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from surestep.control.captures import seen_from_around
+from surestep.control.counting import places
 from surestep.control.operation import Operands, operation, recorded_operation
 from surestep.control.recording import Drawn, Recorded
 from surestep.execute import dtypes
@@ -158,6 +159,9 @@ def _backward(
             list(saved),
             list(cotangents),
         ]
+        if length is not None:
+            listed = any(sizes[place - carries] for place in wanted if place >= carries)
+            lists.append(places(function.recorder, length) if listed else [])
         static = (carries, length, kept, operands.distances, tuple(wanted), tuple(given), tuple(sizes))
         name = "call_backward" if length is None else "scan_backward"
         return recorded_operation(name, [function], static, lists, outputs, make)

@@ -47,7 +47,23 @@ def _forward(nested, given, floats, ints, seeds):
 
 def _stacked(parts):
     """One array a part; what is given as a list of arrays, one a round, is stacked."""
-    return [jnp.stack(part) if isinstance(part, list) else part for part in parts]
+    return [_stack(part) if isinstance(part, list) else part for part in parts]
+
+
+def _stack(arrays):
+    """Two operations for any number of arrays, where ``jnp.stack`` takes one more for each: a model has hundreds."""
+    shape = arrays[0].shape
+    if not shape:
+        return jnp.stack(arrays)
+    return lax.concatenate(arrays, 0).reshape(len(arrays), *shape)
+
+
+def _unstacked(stack, places):
+    """The arrays of a stack. The places come from outside of the program: XLA doesn't know them, so that one kernel serves them all, where
+    slices at known places are compiled one by one.
+    """
+    zeros = [jnp.uint32(0)] * (stack.ndim - 1)
+    return [lax.dynamic_slice(stack, [place, *zeros], (1, *stack.shape[1:])).reshape(stack.shape[1:]) for place in places]
 
 
 def scan(nested, carries, length, distances, kept):
@@ -120,16 +136,16 @@ def _or_zeros(value, figures):
 
 
 def scan_backward(nested, carries, parts, wanted, given, length, distances, kept, like):
-    """``(..., xs, saved, cotangents)`` to the gradients: of the carries and parts that are ``wanted``, and of what is captured.
+    """``(..., xs, saved, cotangents, places)`` to the gradients: of the carries and parts that are ``wanted``, and of what is captured.
 
-    ``parts`` says of each part how many arrays it is given as, 0 for one that is stacked; so are the gradients. ``wanted`` are the inputs
-    with a gradient, ``given`` the results with a cotangent, by position, the carries first; ``like`` are the shapes and dtypes of one
-    round's gradients.
+    ``parts`` says of each part how many arrays it is given as, 0 for one that is stacked; so are the gradients, for which ``places``
+    are the numbers of the rounds. ``wanted`` are the inputs with a gradient, ``given`` the results with a cotangent, by position, the
+    carries first; ``like`` are the shapes and dtypes of one round's gradients.
     """
     of_carries = [place for place in wanted if place < carries]
     inputs = len(wanted)
 
-    def function(floats, ints, seeds, captured, xs, saved, cotangents):
+    def function(floats, ints, seeds, captured, xs, saved, cotangents, places):
         derivative = _Derivative(nested, kept, captured, floats, _with_seeds(nested, ints, seeds))
         last = dict(zip(given, cotangents, strict=True))
 
@@ -149,7 +165,7 @@ def scan_backward(nested, carries, parts, wanted, given, length, distances, kept
         state, of_parts = lax.scan(body, state, rounds, length=length, reverse=True)
         found = state[: len(of_carries)]
         for place, stack in zip((place for place in wanted if place >= carries), of_parts, strict=True):
-            found += [stack[round] for round in range(length)] if parts[place - carries] else [stack]
+            found += _unstacked(stack, places) if parts[place - carries] else [stack]
         return [*found, *state[len(of_carries) :]]
 
     return function
