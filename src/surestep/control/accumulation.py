@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from surestep.control.scan import scan
+from surestep.control.trees import described
 
 
 def gradient_accumulation(
@@ -55,7 +56,7 @@ def gradient_accumulation(
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or len(after) != len(state):
                 raise ValueError(
                     f"gradient_accumulation: train_step must return the loss, of one element, and {len(state)} carried tensors; it "
-                    f"returned {result!r}"
+                    f"returned {', '.join(map(described, result if isinstance(result, (tuple, list)) else [result]))}"
                 )
             loss = loss / steps
             grads = torch.autograd.grad(loss, parameters, allow_unused=True)

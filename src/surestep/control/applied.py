@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from surestep.control.captures import seen_from_around
 from surestep.control.counting import places
@@ -84,9 +83,13 @@ class _Applied(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[bad-override]
         application = ctx.application
+        if torch.is_grad_enabled():
+            raise NotImplementedError(
+                f"{application.function.name}: the derivative of its derivative (create_graph=True) can't be recorded. Write the part that "
+                f"needs it as a loop in Python"
+            )
         parts = list(ctx.saved_tensors[: ctx.parts])
         cotangents = [grads[place] for place in application.function.differentiable]
         found = iter(_backward(application, parts, ctx.saved, cotangents, ctx.captured, ctx.drawn, ctx.kept))

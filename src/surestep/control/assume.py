@@ -33,14 +33,19 @@ def assume_pure(fn: _Function) -> _Function:
         RuntimeError: It writes in place to its arguments or to tensors from outside, or reads a value.
         TypeError: A tensor among the arguments isn't on the xla device, or another argument can't be compared.
     """
-    signature = inspect.signature(fn)
+    try:
+        signature = inspect.signature(fn)
+    except ValueError:  # a builtin's
+        signature = None
     name = f"assume_pure({getattr(fn, '__qualname__', None) or type(fn).__name__})"
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return _called(name, fn, fn, bound.args, bound.kwargs)
+        if signature is not None:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            args, kwargs = bound.args, bound.kwargs
+        return _called(name, fn, fn, args, kwargs)
 
     return call  # type: ignore[bad-return] (it has the function's signature)
 

@@ -11,7 +11,7 @@ from surestep.control.operation import Operands, operation, recorded_operation
 from surestep.control.pure import advance
 from surestep.control.recording import Input, Recorded, recorded
 from surestep.control.scan import check_carry
-from surestep.control.trees import Tree, rebuilt, recorder_of
+from surestep.control.trees import Tree, described, rebuilt, recorder_of
 from surestep.tensor import record
 from surestep.tensor.xla_tensor import XlaTensor
 from surestep.trace.recorder import LOCK
@@ -34,7 +34,9 @@ def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried
     def condition(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         truth = cond_fn(*init.rebuilt(tensors))
         if not isinstance(truth, torch.Tensor) or truth.numel() != 1 or truth.dtype is not torch.bool:
-            raise ValueError(f"while_loop: cond_fn must return one truth value, a bool tensor of one element; it returned {truth!r}")
+            raise ValueError(
+                f"while_loop: cond_fn must return one truth value, a bool tensor of one element; it returned {described(truth)}"
+            )
         return [truth.reshape(())]
 
     def body(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

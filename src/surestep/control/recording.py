@@ -176,6 +176,7 @@ def recorded(
     The generators go on as after one run of it.
     """
     found = Recorded(name, recorder)
+    states = generators.states(recorder.device)
     with _tracing(name, recorder) as tracing:
         leaves: list[Any] = [tracing.leaf(layout).requires_grad_(requires) for layout, requires in inputs]
         before = [tensor._storage.ref for tensor in leaves]
@@ -195,7 +196,7 @@ def recorded(
             gradients = _derivative(found, tracing, captures, leaves, results)
         if recorder.collectives:
             raise NotImplementedError(f"{name}: collectives inside of the function can't be recorded yet. Do them before or after it")
-        _numbers(found)
+        _numbers(found, states)
         found.place = recorder.place
         records = found.place.records()
         found.of_host = any(isinstance(each, Call) and _of_host((each.arguments, list(each.keywords.values()))) for each in records)
@@ -240,7 +241,8 @@ def _derivative(
         return []
     sources = [*(leaves[place] for place in found.wanted), *(stand for _, stand in sinks)]
     cotangents = [tracing.leaf(found.outputs[place]) for place in found.differentiable]
-    with torch.autocast("xla", enabled=False), _without_hooks(direct):
+    # the function around, which may be being recorded too, must not look in
+    with torch.autocast("xla", enabled=False), _without_hooks(direct), torch._C.DisableTorchFunction():
         grads = torch.autograd.grad([results[place] for place in found.differentiable], sources, cotangents, allow_unused=True)
     of_inputs, of_sinks = grads[: len(found.wanted)], grads[len(found.wanted) :]
     used = [(tensor, grad) for (tensor, _), grad in zip(sinks, of_sinks, strict=True) if grad is not None]
@@ -272,13 +274,13 @@ def _without_hooks(tensors: Sequence[torch.Tensor]) -> Generator[None]:
             each.update(items)
 
 
-def _numbers(found: Recorded) -> None:
+def _numbers(found: Recorded, before: dict[int, tuple[int, int]]) -> None:
     """The numbers of the trace, without its seeds; and how far the generators went."""
     recorder = found.recorder
     found.floats, found.ints = list(recorder.floats), list(recorder.ints)
     for (number, seed), (_, first) in recorder.seeds.items():
         generator = generators.drawing(number)
-        if generator is None or generator.initial_seed() != seed or generator.get_offset() < first:
+        if generator is None or before.get(number) != (seed, first) or generator.initial_seed() != seed or generator.get_offset() < first:
             raise RuntimeError(
                 f"{found.name}: the function draws from a generator of the CPU, or sets a seed: each round would draw the same. Let it "
                 f"draw from the device's own generator, or from a surestep.Generator, and seed outside"

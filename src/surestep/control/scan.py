@@ -133,7 +133,9 @@ def _recorded(body: Body, recorder: Recorder, init: Tree, parts: Sequence[Input]
     def function(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         result = body.function(init.rebuilt(tensors[: len(wants)]), body.built(tensors[len(wants) :]))
         if not isinstance(result, tuple) or len(result) != 2:
-            raise ValueError(f"{body.name}: fn must return two things, the next carry and a result (or None); it returned {result!r}")
+            raise ValueError(
+                f"{body.name}: fn must return two things, the next carry and a result (or None); it returned a {type(result).__name__}"
+            )
         carry, ys = Tree(body.name, "the carry", result[0]), Tree(body.name, "the result", result[1])
         check_carry(body.name, init, carry)
         structure[:] = [ys.structure]

@@ -12,6 +12,13 @@ from surestep.tensor.xla_tensor import XlaTensor
 from surestep.trace.recorder import Recorder
 
 
+def described(value: Any) -> str:
+    """A value in an error's words; a stand-in can't be printed."""
+    if not isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}"
+    return f"a tensor on {value.device} ({str(value.dtype).removeprefix('torch.')}{list(value.shape)})"
+
+
 class Tree:
     """A structure, and its tensors in order."""
 
@@ -26,8 +33,7 @@ class Tree:
                 continue
             self.paths.append(f"{what}{keystr(path)}")
             if not isinstance(leaf, XlaTensor):
-                found = f"a tensor on {leaf.device}" if isinstance(leaf, torch.Tensor) else f"a {type(leaf).__name__} ({leaf!r})"
-                raise TypeError(f"{name}: {self.paths[-1]} is {found}; it must be a tensor on the xla device")
+                raise TypeError(f"{name}: {self.paths[-1]} is {described(leaf)}; it must be a tensor on the xla device")
             self.tensors.append(leaf)
 
     @property
