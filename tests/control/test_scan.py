@@ -300,7 +300,7 @@ def test_what_is_kept_is_no_more_than_the_graph_would_keep():
 
     w = torch.ones(64, 64, device="xla", requires_grad=True)
     layout = record._dense((2, 64), torch.float32)
-    found = recorded("test", w._storage.trace, lambda t: [torch.sin(t[0] @ w.t()).exp()], [Input(layout, True)], True)
+    found, _ = recorded("test", w._storage.trace, lambda t: [torch.sin(t[0] @ w.t()).exp()], [Input(layout, True)], True)
     kept, anew = (kept_values(found.nested, 1, again) for again in (False, True))
     assert len(kept.values) == 3 and len(anew.values) == 1 and anew.again  # the carry, sin's operand, and exp's result
 

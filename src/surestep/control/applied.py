@@ -13,13 +13,12 @@ import torch
 from surestep.control.captures import seen_from_around
 from surestep.control.counting import places
 from surestep.control.operation import Operands, operation, recorded_operation
-from surestep.control.recording import Drawn, Recorded
+from surestep.control.recording import Drawn, Outside, Recorded
 from surestep.execute import dtypes
 from surestep.tensor import record
 from surestep.tensor.xla_tensor import XlaTensor, fresh
 from surestep.trace.layout import Layout
 from surestep.trace.nested import NOTHING, Kept, kept_values, layout_of
-from surestep.trace.storage import Storage
 
 
 class Application(NamedTuple):
@@ -45,69 +44,76 @@ class Application(NamedTuple):
         return begin, begin + (self.parts[place - self.carries] or 1)
 
 
-def applied(application: Application, tensors: Sequence[XlaTensor], drawn: Sequence[Drawn]) -> list[torch.Tensor]:
+def applied(application: Application, outside: Outside, tensors: Sequence[XlaTensor], drawn: Sequence[Drawn]) -> list[torch.Tensor]:
     """The function's results: the last carries, and the other results of all rounds, stacked.
 
     ``tensors`` are the first carries, and the stacks, flat; ``drawn`` is where the random numbers begin.
     """
-    function = application.function
-    if not function.differentiable:
+    if not application.function.differentiable:
         with torch.no_grad():
-            return list(_forward(application, tensors, drawn, NOTHING))
-    sinks = seen_from_around(function.sinks)
-    found = _Applied.apply(application, drawn, len(tensors), *tensors, *sinks)
-    return list(found)
+            return list(_forward(application, outside, tensors, drawn, NOTHING))
+    sinks = seen_from_around(outside.sinks)
+    return list(_Applied.apply(application, outside, drawn, len(tensors), *tensors, *sinks))
 
 
 class _Applied(torch.autograd.Function):
-    """One operation, whose gradient is another."""
+    """One operation, whose gradient is another. All that this takes is given back by autograd when backward is over."""
 
     @staticmethod
-    def forward(ctx: Any, application: Application, drawn: Sequence[Drawn], count: int, *tensors: Any) -> tuple[torch.Tensor, ...]:
+    def forward(
+        ctx: Any, application: Application, outside: Outside, drawn: Sequence[Drawn], count: int, *tensors: Any
+    ) -> tuple[torch.Tensor, ...]:
         function = application.function
-        ctx.kept = kept = application.kept()
-        found = _forward(application, tensors[:count], drawn, kept)
-        outputs, ctx.saved = found[: len(function.outputs)], found[len(function.outputs) :]
         ctx.application, ctx.drawn = application, drawn
-        ctx.captured = _as_they_are(function, kept)
+        ctx.kept = kept = application.kept()
+        found = _forward(application, outside, tensors[:count], drawn, kept)
+        outputs, saved = found[: len(function.outputs)], found[len(function.outputs) :]
         parts = []
         for place in kept.inputs:
             begin, end = application.stack_of(place)
             written = place in function.written  # by the function, which is not to be seen here
             parts += [tensor.clone() if written else tensor for tensor in tensors[begin:end]]
-        ctx.parts = len(parts)
-        # autograd says so if one of them is overwritten meanwhile
-        known = [tensor for place, tensor in function.tensors.items() if place in kept.captured]
-        ctx.save_for_backward(*parts, *known)
+        captured = [_as_it_is(outside, place) for place in _captured(function, kept, len(outside.captured))]
+        # autograd says so if one of these is overwritten meanwhile
+        known = [tensor for place, tensor in outside.tensors.items() if place in kept.captured]
+        ctx.counts = len(parts), len(saved), len(captured)
+        ctx.save_for_backward(*parts, *saved, *captured, *known)
         ctx.mark_non_differentiable(*(output for place, output in enumerate(outputs) if place not in function.differentiable))
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[bad-override]
         application = ctx.application
+        function = application.function
         if torch.is_grad_enabled():
             raise NotImplementedError(
-                f"{application.function.name}: the derivative of its derivative (create_graph=True) can't be recorded. Write the part that "
-                f"needs it as a loop in Python"
+                f"{function.name}: the derivative of its derivative (create_graph=True) can't be recorded. Write the part that needs it as "
+                f"a loop in Python"
             )
-        parts = list(ctx.saved_tensors[: ctx.parts])
-        cotangents = [grads[place] for place in application.function.differentiable]
-        found = iter(_backward(application, parts, ctx.saved, cotangents, ctx.captured, ctx.drawn, ctx.kept))
-        wanted = set(application.function.wanted)
+        waiting = iter(ctx.saved_tensors)
+        parts, saved, captured = ([next(waiting) for _ in range(count)] for count in ctx.counts)
+        cotangents = [grads[place] for place in function.differentiable]
+        found = iter(_backward(application, parts, saved, cotangents, captured, ctx.drawn, ctx.kept))
+        wanted = set(function.wanted)
         of_inputs: list[Any] = []
-        for place in range(application.function.nested.inputs):
+        for place in range(function.nested.inputs):
             begin, end = (0, 1) if place < application.carries else application.stack_of(place)
             of_inputs += [next(found) if place in wanted else None for _ in range(begin, end)]
-        return (None, None, None, *of_inputs, *found)
+        return (None, None, None, None, *of_inputs, *found)
 
 
-def _as_they_are(function: Recorded, kept: Kept) -> list[Any]:
-    """What is captured, for the derivative. Where no tensor is known that would notice a write until then, it is a copy."""
-    noticed = {*function.tensors, *function.local, *(place for place in range(len(function.captured)) if place not in kept.captured)}
-    return [storage if place in noticed else fresh(storage).clone() for place, storage in enumerate(function.captured)]
+def _captured(function: Recorded, kept: Kept, count: int) -> list[int]:
+    """What of the captured storages the derivative needs."""
+    return [*kept.captured, *range(function.nested.captured, count)]
 
 
-def _forward(application: Application, tensors: Sequence[Any], drawn: Sequence[Drawn], kept: Kept) -> list[XlaTensor]:
+def _as_it_is(outside: Outside, place: int) -> torch.Tensor:
+    """A captured value, for the derivative. Where no tensor is known that would notice a write until then, it is a copy."""
+    tensor = fresh(outside.captured[place])
+    return tensor if place in outside.tensors or place in outside.local else tensor.clone()
+
+
+def _forward(application: Application, outside: Outside, tensors: Sequence[Any], drawn: Sequence[Drawn], kept: Kept) -> list[XlaTensor]:
     function, carries, parts, length, _ = application
     nested = function.nested
 
@@ -121,7 +127,7 @@ def _forward(application: Application, tensors: Sequence[Any], drawn: Sequence[D
     outputs = [*function.outputs[:carries], *(_stacked(each, length) for each in function.outputs[carries:])]
     outputs += [_stacked(each, length) for each in _layouts(function, kept)]
     with operation(function.recorder):
-        operands = Operands(function, drawn, derivative=False)
+        operands = Operands(function, drawn, outside.captured[: nested.captured])
         init, stacks = list(tensors[:carries]), _grouped(tensors[carries:], parts)
         given = [[*init, *stacks]] if length is None else [init, stacks]
         static = (carries, length, kept, operands.distances)
@@ -133,7 +139,7 @@ def _backward(
     parts: Sequence[Any],
     saved: Sequence[Any],
     cotangents: Sequence[Any],
-    captured: Sequence[Storage],
+    captured: Sequence[XlaTensor],
     drawn: Sequence[Drawn],
     kept: Kept,
 ) -> list[XlaTensor]:
@@ -154,7 +160,7 @@ def _backward(
         outputs += [each] * size if size else [each if place < carries else _stacked(each, length)]
     outputs += function.gradients[len(wanted) :]
     with operation(function.recorder):
-        operands = Operands(function, drawn, derivative=True)
+        operands = Operands(function, drawn, captured)
         lists = [
             *operands.lists[:3],
             list(captured),

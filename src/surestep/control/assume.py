@@ -68,10 +68,10 @@ def _called(name: str, owner: Any, fn: Callable[..., Any], args: tuple, kwargs: 
         raise RuntimeError(f"{name}: tensors on several devices")
     with LOCK:
         kind = (spec, tuple(key), recorder.device)
-        (function, structure), drawn = _memory.find(owner, kind, lambda: _recorded(name, recorder, fn, leaves, spec))
+        (function, outside, structure), drawn = _memory.find(owner, kind, lambda: _recorded(name, recorder, fn, leaves, spec))
         advance(drawn, 1)
         application = Application(function, 0, (0,) * len(tensors), None, False)
-        results = iter(applied(application, tensors, drawn))
+        results = iter(applied(application, outside, tensors, drawn))
     constants, of_result = structure
     return tree_unflatten([next(results) if is_tensor else value for is_tensor, value in constants], of_result)
 
@@ -101,10 +101,10 @@ def _recorded(name: str, recorder: Recorder, fn: Callable[..., Any], leaves: lis
         return [each for each in results if isinstance(each, torch.Tensor)]
 
     inputs = [Input(record._dense(leaf.shape, leaf.dtype), leaf.requires_grad) for leaf in leaves if isinstance(leaf, XlaTensor)]
-    found = recorded(name, recorder, function, inputs, torch.is_grad_enabled())
+    found, outside = recorded(name, recorder, function, inputs, torch.is_grad_enabled())
     if found.written:
         raise RuntimeError(f"{name}: it writes in place to one of its arguments, so that it isn't pure. Let it return the value")
-    return Kept(found, tuple(structure))
+    return Kept(found, outside, tuple(structure))
 
 
 class PureModule(torch.nn.Module):

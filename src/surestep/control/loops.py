@@ -48,28 +48,28 @@ def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried
     with LOCK:
         inputs = [Input(record._dense(each.shape, each.dtype), each.requires_grad) for each in init.tensors]
         functions = [recorded("while_loop", recorder, each, inputs, torch.is_grad_enabled()) for each in (condition, body)]
-        if functions[1].differentiable:
+        if functions[1][0].differentiable:
             raise RuntimeError(
                 "while_loop: a carried tensor, or one that body_fn reads, wants a gradient, and the number of rounds isn't known. Use "
                 "scan, which has as many rounds as xs has slices, or call it under torch.no_grad()"
             )
-        results = _operation("while_loop", functions, init.tensors, functions[1])
+        results = _operation("while_loop", functions, init.tensors, functions[1][0])
     return tuple(init.rebuilt(results))
 
 
 def _operation(
-    name: str, functions: Sequence[Recorded], tensors: Sequence[XlaTensor], like: Recorded, first: Sequence[Any] = ()
+    name: str, functions: Sequence[tuple[Recorded, Outside]], tensors: Sequence[XlaTensor], like: Recorded, first: Sequence[Any] = ()
 ) -> list[Any]:
     def make() -> Any:
         from surestep.lower import control  # JAX is imported when it is first needed
 
-        return getattr(control, name)(functions[0].nested, functions[1].nested, distances)
+        return getattr(control, name)(functions[0][0].nested, functions[1][0].nested, distances)
 
     with torch.no_grad(), operation(like.recorder):
-        operands = [Operands(function, function.drawn, derivative=False) for function in functions]
+        operands = [Operands(function, function.drawn, outside.captured[: function.nested.captured]) for function, outside in functions]
         distances = [each.distances for each in operands]
         lists = [*first, *(each.lists for each in operands), list(tensors)]
-        return recorded_operation(name, functions, tuple(distances), lists, like.outputs, make)
+        return recorded_operation(name, [function for function, _ in functions], tuple(distances), lists, like.outputs, make)
 
 
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value: Any) -> tuple[Any, ...]:
@@ -111,9 +111,9 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
 
     with LOCK:
         inputs = [Input(record._dense(each.shape, each.dtype), each.requires_grad) for each in given.tensors]
-        one = recorded("cond", recorder, branch(true_fn), inputs, torch.is_grad_enabled())
+        one, of_one = recorded("cond", recorder, branch(true_fn), inputs, torch.is_grad_enabled())
         advance(one.drawn, 0)
-        other = recorded("cond", recorder, branch(false_fn), inputs, torch.is_grad_enabled())
+        other, of_other = recorded("cond", recorder, branch(false_fn), inputs, torch.is_grad_enabled())
         if one.differentiable or other.differentiable:
             raise RuntimeError(
                 "cond: gradients would have to flow through it. Use torch.where, torch.cond, or call it under torch.no_grad()"
@@ -123,5 +123,5 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
         longest = {each.stream: each.offset + each.draws for each in one.drawn}
         for each in other.drawn:
             each.stream.offset = max(each.stream.offset, longest.get(each.stream, 0))
-        found = _operation("cond", [one, other], given.tensors, one, [pred.reshape(())])
+        found = _operation("cond", [(one, of_one), (other, of_other)], given.tensors, one, [pred.reshape(())])
     return rebuilt(results[0].structure, found)

@@ -27,10 +27,8 @@ class Operands:
     Made inside of ``operation``.
     """
 
-    def __init__(self, function: Recorded, drawn: Sequence[Drawn], derivative: bool):
+    def __init__(self, function: Recorded, drawn: Sequence[Drawn], captured: Sequence[Storage | XlaTensor]):
         recorder = function.recorder
-        self.function = function
-        count = len(function.captured) if derivative else function.nested.captured
         seeds = [recorder.seed(each.stream.number, each.seed, each.offset) for each in drawn]
         self.distances = tuple(distance for _, distance in seeds)
         host = function.of_host  # these numbers are others at the next call, which who replays must know
@@ -38,7 +36,7 @@ class Operands:
             [HostScalar.of(torch.float64) if host else LIFTED_FLOAT] * len(function.floats),
             [HostScalar.of(torch.int64) if host else LIFTED_INT] * len(function.ints),
             [value for value, _ in seeds],
-            function.captured[:count],
+            list(captured),
         ]
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from surestep.control.recording import Drawn, Recorded
+from surestep.control.recording import Drawn, Outside, Recorded
 
 _LIMIT = 64  # kinds of arguments a function
 
@@ -17,6 +17,7 @@ class Kept(NamedTuple):
     """A recorded function, and what its results are put into."""
 
     function: Recorded
+    outside: Outside
     structure: Any
 
 
@@ -31,7 +32,7 @@ class Memory:
         known = self.kept.setdefault(owner, {})
         key = (kind, modes())
         found = known.get(key)
-        if found is None or not _is_there(found.function):
+        if found is None or not _is_there(found.outside):
             found = make()
             if len(known) >= _LIMIT:
                 known.clear()
@@ -41,11 +42,11 @@ class Memory:
         return found, drawn
 
 
-def _is_there(function: Recorded) -> bool:
+def _is_there(outside: Outside) -> bool:
     """Whether the tensors from outside still are what they were."""
-    for place, storage in enumerate(function.captured):
-        tensor = function.tensors.get(place)
-        if storage.lost is not None or (tensor is not None and tensor._storage is not storage):  # type: ignore[missing-attribute]
+    for place, storage in enumerate(outside.captured):
+        tensor: Any = outside.tensors.get(place)
+        if storage.lost is not None or (tensor is not None and tensor._storage is not storage):
             return False
     return True
 

@@ -61,18 +61,23 @@ class Drawn(NamedTuple):
     draws: int
 
 
+class Outside(NamedTuple):
+    """What a recorded function needs from outside: what it reads, then what its derivative reads besides; and where gradients go."""
+
+    captured: list[Storage]
+    tensors: dict[int, torch.Tensor]  # over what is captured, by position, where one is known: it knows of writes
+    local: set[int]  # what is captured, and made inside: sent from the host
+    sinks: list[torch.Tensor]
+
+
 class Recorded:
-    """A function's trace, and what it needs from outside."""
+    """A function's trace. It holds no tensors: a graph that outlives its backward pass holds it."""
 
     def __init__(self, name: str, recorder: Recorder):
         self.name = name
         self.recorder = recorder
         self.nested: Nested
         self.place: Place  # where its trace ends: no other trace ends there
-        self.captured: list[Storage] = []
-        self.tensors: dict[int, torch.Tensor] = {}  # over what is captured, by position, where one is known: it knows of writes
-        self.local: set[int] = set()  # what is captured, and made inside: sent from the host
-        self.sinks: list[torch.Tensor] = []  # tensors from outside that get gradients
         self.outputs: list[Layout] = []
         self.differentiable: list[int] = []  # outputs with a cotangent
         self.wanted: list[int] = []  # inputs with a gradient
@@ -170,7 +175,7 @@ class _Given(torch.autograd.Function):
 
 def recorded(
     name: str, recorder: Recorder, function: Callable[[list[torch.Tensor]], Sequence[Any]], inputs: Sequence[Input], differentiate: bool
-) -> Recorded:
+) -> tuple[Recorded, Outside]:
     """Records ``function(tensors)``, which returns tensors, and with ``differentiate`` its derivative, if there is one.
 
     The generators go on as after one run of it.
@@ -190,10 +195,11 @@ def recorded(
         found.written = [place for place, (leaf, value) in enumerate(zip(leaves, before, strict=True)) if leaf._storage.ref is not value]
         found.outputs = [record._dense(result._layout.sizes, result._layout.dtype) for result in results]
         split = recorder.place
-        captured = len(recorder.leaves) - len(inputs)
+        read = len(recorder.leaves) - len(inputs)
         gradients: list[Ref | None] = []
+        sinks: list[torch.Tensor] = []
         if captures is not None:
-            gradients = _derivative(found, tracing, captures, leaves, results)
+            gradients, sinks = _derivative(found, tracing, captures, leaves, results)
         if recorder.collectives:
             raise NotImplementedError(f"{name}: collectives inside of the function can't be recorded yet. Do them before or after it")
         _numbers(found, states)
@@ -205,18 +211,17 @@ def recorded(
             positions(records),
             len(split.records()),
             len(inputs),
-            captured,
+            read,
             len(found.differentiable),
             tuple(value.index for value in outputs),
             tuple(None if value is None else value.index for value in gradients),
             tuple(drawn.draws for drawn in found.drawn),
         )
         found.place.forget_twins()
-    found.captured = tracing.captured
-    found.local = {place for place, storage in enumerate(found.captured) if storage.born == tracing.serial}
-    seen = {} if captures is None else captures.seen
-    found.tensors = {place: seen[id(storage)] for place, storage in enumerate(found.captured) if id(storage) in seen}
-    return found
+    captured, seen = tracing.captured, {} if captures is None else captures.seen
+    local = {place for place, storage in enumerate(captured) if storage.born == tracing.serial}
+    tensors = {place: seen[id(storage)] for place, storage in enumerate(captured) if id(storage) in seen}
+    return found, Outside(captured, tensors, local, sinks)
 
 
 def _value(name: str, recorder: Recorder, result: Any) -> Ref:
@@ -228,17 +233,17 @@ def _value(name: str, recorder: Recorder, result: Any) -> Ref:
 
 def _derivative(
     found: Recorded, tracing: _Tracing, captures: Captures, leaves: list[XlaTensor], results: Sequence[Any]
-) -> list[Ref | None]:
-    """Records the gradients of the inputs that have one, and of what is captured."""
+) -> tuple[list[Ref | None], list[torch.Tensor]]:
+    """Records the gradients of the inputs that have one, and of tensors from outside; gives both."""
     found.differentiable = [place for place, result in enumerate(results) if result.requires_grad]
     found.wanted = [place for place, leaf in enumerate(leaves) if leaf.requires_grad]
     if not found.differentiable:
-        return []
+        return [], []
     direct = captures.direct(results)
     sinks = [*captures.stands.values(), *((tensor, tensor) for tensor in direct)]
     if not found.wanted and not sinks:
         found.differentiable = []
-        return []
+        return [], []
     sources = [*(leaves[place] for place in found.wanted), *(stand for _, stand in sinks)]
     cotangents = [tracing.leaf(found.outputs[place]) for place in found.differentiable]
     # the function around, which may be being recorded too, must not look in
@@ -251,13 +256,13 @@ def _derivative(
             f"{found.name}: the function calls backward(), whose gradients would be left inside of it. Use torch.autograd.grad, and return "
             f"what it gives; or torch_xla.experimental.gradient_accumulation"
         )
-    found.sinks = [tensor for tensor, _ in used]
     found.gradients = [
         *(record._dense(leaves[place]._layout.sizes, leaves[place]._layout.dtype) for place in found.wanted),
         *(record._dense(grad._layout.sizes, grad._layout.dtype) for _, grad in used),  # type: ignore[missing-attribute]
     ]
     all_grads: Iterable[Any] = (*of_inputs, *(grad for _, grad in used))
-    return [None if grad is None else _value(found.name, found.recorder, grad) for grad in all_grads]
+    values = [None if grad is None else _value(found.name, found.recorder, grad) for grad in all_grads]
+    return values, [tensor for tensor, _ in used]
 
 
 @contextmanager

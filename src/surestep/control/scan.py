@@ -111,16 +111,16 @@ def rounds(body: Body, init: Tree, parts: Sequence[Part], length: int, again: bo
                 *(init.structure, body.structure, tuple(part.input for part in parts)),
                 *(tuple(Input(record._dense(each.shape, each.dtype), each.requires_grad) for each in init.tensors), recorder.device),
             )
-            (function, structure), drawn = _memory.find(body.owner or body.function, kind, make)
+            (function, outside, structure), drawn = _memory.find(body.owner or body.function, kind, make)
         else:
-            function, structure = make()
+            function, outside, structure = make()
             drawn = function.drawn
         advance(drawn, length)
         application = Application(
             function, len(init.tensors), tuple(len(part.tensors) if part.listed else 0 for part in parts), length, again
         )
         tensors = [*init.tensors, *(tensor for part in parts for tensor in part.tensors)]
-        results = applied(application, tensors, drawn)
+        results = applied(application, outside, tensors, drawn)
     carries = len(init.tensors)
     return init.rebuilt(results[:carries]), rebuilt(structure, results[carries:])
 
@@ -143,7 +143,7 @@ def _recorded(body: Body, recorder: Recorder, init: Tree, parts: Sequence[Input]
 
     while True:
         inputs = [Input(record._dense(each.shape, each.dtype), wants[place]) for place, each in enumerate(init.tensors)]
-        found = recorded(body.name, recorder, function, [*inputs, *parts], torch.is_grad_enabled())
+        found, outside = recorded(body.name, recorder, function, [*inputs, *parts], torch.is_grad_enabled())
         more = [place for place in found.differentiable if place < len(wants) and not wants[place]]
         if not more:
             break
@@ -151,7 +151,7 @@ def _recorded(body: Body, recorder: Recorder, init: Tree, parts: Sequence[Input]
         for place in more:
             wants[place] = True
     _check_slices(body, found, len(wants))
-    return Kept(found, structure[0])
+    return Kept(found, outside, structure[0])
 
 
 def check_carry(name: str, init: Tree, carry: Tree) -> None:

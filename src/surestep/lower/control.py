@@ -102,9 +102,9 @@ class _Derivative:
         self.floats = _vector(floats, np.float64)
         self.values = [None] * nested.values
         self.leaves = nested.leaf_values()
-        self.captured = captured[nested.captured :]  # by the derivative only
-        for index, value in zip(self.leaves[nested.inputs :], captured[: nested.captured], strict=False):
-            self.values[index] = value
+        self.captured = captured[len(kept.captured) :]  # by the derivative only
+        for place, value in zip(kept.captured, captured, strict=False):
+            self.values[self.leaves[nested.inputs + place]] = value
         evaluated(nested, kept.always, (), self.values, self.floats, ints)
 
     def gradients(self, inputs, saved, cotangents, ints):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten
 
+from surestep.control.counting import is_place
 from surestep.loop.updates import RULES, flags_of
 from surestep.replay.capture import Taken, graph_nodes
 from surestep.replay.guards import Guards
@@ -116,7 +117,7 @@ class Binding:
                 assert type(grad) is XlaTensor
                 self.from_grad.append((position, number))
                 self.grad_layouts.append((number, grad._layout, grad._storage.layout))
-            elif known in of.outside:
+            elif known in of.outside or (storage is not None and is_place(storage)):
                 self.storages[-1] = storage
                 self.kept.append(storage)  # type: ignore[bad-argument-type]
             else:

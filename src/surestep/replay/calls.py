@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from surestep.replay import attributes, modules, optimizers
+from surestep.replay import attributes, control, modules, optimizers
 from surestep.replay.known import MATH, PURE, is_tensor_function, managers, named, refusal, tensor_methods
 from surestep.replay.values import Argument, Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
 
@@ -116,6 +116,8 @@ def _function(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Val
     module = function.__module__ or ""
     if module == "torch.utils._contextlib" or getattr(function.__code__, "co_filename", "").endswith("torch/utils/_contextlib.py"):
         return _decorated(walk, function, args, kwargs, path)
+    if control.is_pure_wrapper(function):
+        return call(walk, Known(function.__wrapped__, path), args, kwargs)
     if attributes.trusted(module):
         special = modules.library(walk, function, args, kwargs)
         if special is not None:

@@ -96,10 +96,10 @@ class Kept(NamedTuple):
     again: tuple[int, ...]  # records of the function that are run again with the derivative
     always: tuple[int, ...]  # records whose results are the same in each round, run once for all
     inputs: tuple[int, ...]  # which of the inputs behind the carries it needs
-    captured: frozenset[int]  # which of the captured leaves it needs
+    captured: tuple[int, ...]  # which of the leaves that the function captures it needs
 
 
-NOTHING = Kept((), (), (), (), frozenset())
+NOTHING = Kept((), (), (), (), ())
 
 
 def kept_values(nested: Nested, carries: int, anew: bool) -> Kept:
@@ -138,7 +138,7 @@ def kept_values(nested: Nested, carries: int, anew: bool) -> Kept:
             waiting.update(operands(record))
         else:
             values.add(index)
-    return Kept(tuple(sorted(values)), tuple(sorted(again)), tuple(sorted(always)), tuple(sorted(inputs)), frozenset(captured))
+    return Kept(*(tuple(sorted(each)) for each in (values, again, always, inputs, captured)))
 
 
 def _varying(nested: Nested) -> set[int]:
