@@ -9,7 +9,7 @@ import torch
 
 from surestep.control.operation import Operands, operation, recorded_operation
 from surestep.control.pure import advance
-from surestep.control.recording import Input, Recorded, recorded
+from surestep.control.recording import Input, Outside, Recorded, recorded
 from surestep.control.scan import check_carry
 from surestep.control.trees import Tree, described, rebuilt, recorder_of
 from surestep.tensor import record
