@@ -269,6 +269,17 @@ def test_one_program_a_step_and_nothing_is_compiled_anew(metrics):
     assert len(set(losses)) == 4
 
 
+def test_loops_that_differ_in_a_number_are_one_program_from_the_start(metrics):
+    xs = torch.ones(3, 2, device="xla")
+    surestep.sync()
+    surestep.clear_metrics()
+    for _ in range(3):
+        with surestep.step():
+            first, _ = scan(lambda c, x: (c * 0.9 + x, None), xs[0], xs)
+            second, _ = scan(lambda c, x: (c * 0.5 + x, None), first, xs)
+    assert metrics().compile.count == 1 and metrics().run.count == 3
+
+
 def test_bodies_that_differ_are_told_apart():
     xs = torch.ones(3, 2, device="xla")
     found = [
@@ -300,7 +311,7 @@ def test_what_is_kept_is_no_more_than_the_graph_would_keep():
 
     w = torch.ones(64, 64, device="xla", requires_grad=True)
     layout = record._dense((2, 64), torch.float32)
-    found, _ = recorded("test", w._storage.trace, lambda t: [torch.sin(t[0] @ w.t()).exp()], [Input(layout, True)], True)
+    found, _ = recorded("test", w._storage.trace, lambda t: [torch.sin(t[0] @ w.t()).exp()], [Input(layout, True)], True, None)
     kept, anew = (kept_values(found.nested, 1, again) for again in (False, True))
     assert len(kept.values) == 3 and len(anew.values) == 1 and anew.again  # the carry, sin's operand, and exp's result
 

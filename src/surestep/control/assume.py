@@ -101,7 +101,7 @@ def _recorded(name: str, recorder: Recorder, fn: Callable[..., Any], leaves: lis
         return [each for each in results if isinstance(each, torch.Tensor)]
 
     inputs = [Input(record._dense(leaf.shape, leaf.dtype), leaf.requires_grad) for leaf in leaves if isinstance(leaf, XlaTensor)]
-    found, outside = recorded(name, recorder, function, inputs, torch.is_grad_enabled())
+    found, outside = recorded(name, recorder, function, inputs, torch.is_grad_enabled(), fn)
     if found.written:
         raise RuntimeError(f"{name}: it writes in place to one of its arguments, so that it isn't pure. Let it return the value")
     return Kept(found, outside, tuple(structure))

@@ -47,7 +47,10 @@ def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried
 
     with LOCK:
         inputs = [Input(record._dense(each.shape, each.dtype), each.requires_grad) for each in init.tensors]
-        functions = [recorded("while_loop", recorder, each, inputs, torch.is_grad_enabled()) for each in (condition, body)]
+        functions = [
+            recorded("while_loop", recorder, each, inputs, torch.is_grad_enabled(), users)
+            for each, users in ((condition, cond_fn), (body, body_fn))
+        ]
         if functions[1][0].differentiable:
             raise RuntimeError(
                 "while_loop: a carried tensor, or one that body_fn reads, wants a gradient, and the number of rounds isn't known. Use "
@@ -111,9 +114,9 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
 
     with LOCK:
         inputs = [Input(record._dense(each.shape, each.dtype), each.requires_grad) for each in given.tensors]
-        one, of_one = recorded("cond", recorder, branch(true_fn), inputs, torch.is_grad_enabled())
+        one, of_one = recorded("cond", recorder, branch(true_fn), inputs, torch.is_grad_enabled(), true_fn)
         advance(one.drawn, 0)
-        other, of_other = recorded("cond", recorder, branch(false_fn), inputs, torch.is_grad_enabled())
+        other, of_other = recorded("cond", recorder, branch(false_fn), inputs, torch.is_grad_enabled(), false_fn)
         if one.differentiable or other.differentiable:
             raise RuntimeError(
                 "cond: gradients would have to flow through it. Use torch.where, torch.cond, or call it under torch.no_grad()"

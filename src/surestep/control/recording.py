@@ -138,11 +138,11 @@ class _Tracing:
 
 
 @contextmanager
-def _tracing(name: str, recorder: Recorder) -> Generator[_Tracing]:
+def _tracing(name: str, recorder: Recorder, code: Any) -> Generator[_Tracing]:
     """A trace within the recorder's. When it ends, all is as it was; tensors made in it that are still there say what they are."""
     tracing = _Tracing(name, recorder)
     with LOCK:
-        before = recorder.nest(tracing, tracing.refuse)
+        before = recorder.nest((name, code, frames.user_stack()), tracing, tracing.refuse)
         tracing.serial = recorder.serial
         try:
             yield tracing
@@ -174,15 +174,20 @@ class _Given(torch.autograd.Function):
 
 
 def recorded(
-    name: str, recorder: Recorder, function: Callable[[list[torch.Tensor]], Sequence[Any]], inputs: Sequence[Input], differentiate: bool
+    name: str,
+    recorder: Recorder,
+    function: Callable[[list[torch.Tensor]], Sequence[Any]],
+    inputs: Sequence[Input],
+    differentiate: bool,
+    users: Any,
 ) -> tuple[Recorded, Outside]:
     """Records ``function(tensors)``, which returns tensors, and with ``differentiate`` its derivative, if there is one.
 
-    The generators go on as after one run of it.
+    ``users`` is the user's own function that it calls. The generators go on as after one run of it.
     """
     found = Recorded(name, recorder)
     states = generators.states(recorder.device)
-    with _tracing(name, recorder) as tracing:
+    with _tracing(name, recorder, getattr(users, "__code__", type(users))) as tracing:
         leaves: list[Any] = [tracing.leaf(layout).requires_grad_(requires) for layout, requires in inputs]
         before = [tensor._storage.ref for tensor in leaves]
         captures = Captures(name, tracing.serial, leaves) if differentiate else None

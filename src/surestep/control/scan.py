@@ -103,13 +103,17 @@ def rounds(body: Body, init: Tree, parts: Sequence[Part], length: int, again: bo
         recorder_of(name, Tree(name, "xs", list(part.tensors)))
 
     def make() -> Kept:
-        return _recorded(body, recorder, init, [part.input for part in parts])
+        return _recorded(body, recorder, init, [part.input for part in parts], length)
 
     with LOCK:
         if pure:
             kind = (
                 *(init.structure, body.structure, tuple(part.input for part in parts)),
-                *(tuple(Input(record._dense(each.shape, each.dtype), each.requires_grad) for each in init.tensors), recorder.device),
+                *(
+                    tuple(Input(record._dense(each.shape, each.dtype), each.requires_grad) for each in init.tensors),
+                    recorder.device,
+                    length < 2,
+                ),
             )
             (function, outside, structure), drawn = _memory.find(body.owner or body.function, kind, make)
         else:
@@ -125,7 +129,7 @@ def rounds(body: Body, init: Tree, parts: Sequence[Part], length: int, again: bo
     return init.rebuilt(results[:carries]), rebuilt(structure, results[carries:])
 
 
-def _recorded(body: Body, recorder: Recorder, init: Tree, parts: Sequence[Input]) -> Kept:
+def _recorded(body: Body, recorder: Recorder, init: Tree, parts: Sequence[Input], length: int) -> Kept:
     """Records one round. A carry wants a gradient if the first does, or if what it becomes does."""
     wants = [tensor.requires_grad for tensor in init.tensors]
     structure: list[Any] = []
@@ -143,9 +147,9 @@ def _recorded(body: Body, recorder: Recorder, init: Tree, parts: Sequence[Input]
 
     while True:
         inputs = [Input(record._dense(each.shape, each.dtype), wants[place]) for place, each in enumerate(init.tensors)]
-        found, outside = recorded(body.name, recorder, function, [*inputs, *parts], torch.is_grad_enabled())
+        found, outside = recorded(body.name, recorder, function, [*inputs, *parts], torch.is_grad_enabled(), body.function)
         more = [place for place in found.differentiable if place < len(wants) and not wants[place]]
-        if not more:
+        if not more or length < 2:
             break
         advance(found.drawn, 0)
         for place in more:

@@ -148,10 +148,12 @@ def scan_backward(nested, carries, parts, wanted, given, length, distances, kept
     def function(floats, ints, seeds, captured, xs, saved, cotangents, places):
         derivative = _Derivative(nested, kept, captured, floats, _with_seeds(nested, ints, seeds))
         last = dict(zip(given, cotangents, strict=True))
+        # a carry that gets a gradient and gives none on: of the only round
+        only = {place: cotangent for place, cotangent in last.items() if place < carries and place not in of_carries}
 
         def body(state, given_here):
             count, here_parts, known, arriving = given_here
-            arriving = arriving | dict(zip(of_carries, state[: len(of_carries)], strict=True))
+            arriving = only | arriving | dict(zip(of_carries, state[: len(of_carries)], strict=True))
             here = _with_seeds(nested, ints, _counted(nested, seeds, distances, count))
             found = derivative.gradients(dict(zip(kept.inputs, here_parts, strict=True)), known, [arriving[place] for place in given], here)
             found = [_or_zeros(new, figures) for new, figures in zip(found, like, strict=True)]

@@ -87,14 +87,15 @@ class Recorder:
         self.limit = SOFT_LIMIT if self.watch is None else 0
         self.anchor_until = SOFT_LIMIT if self.anchor is None else 2 * SOFT_LIMIT
 
-    def nest(self, outside: Any, sealed: Callable[[Cause], None]) -> dict[str, Any]:
+    def nest(self, what: Any, outside: Any, sealed: Callable[[Cause], None]) -> dict[str, Any]:
         """Begins a trace within this one, in which there may be no boundary; returns what ``resume`` takes to go on with this one.
 
+        ``what`` is recorded tells which traces begin alike, so that a number which differs between them is one that changes.
         ``outside.owns(storage)`` says whether a storage is from outside of it: then its value enters as a leaf, for which ``leaves`` holds
         what ``outside.note(storage)`` gives. ``outside.check_write(storage)`` raises where it may not be written.
         """
         before = {name: getattr(self, name) for name in _OF_A_TRACE}
-        self._start(self.trie.inner)
+        self._start(self.trie.inner.get(what) or self.trie.inner.setdefault(what, Place()))
         self.outside, self.sealed, self.in_step = outside, sealed, self.in_step + 1
         return before
 
