@@ -10,7 +10,8 @@ from torch._higher_order_ops.while_loop import while_loop as torch_while_loop
 
 import surestep
 from both import same
-from surestep.control.loops import cond, fori_loop, while_loop
+from surestep.control.choice import cond
+from surestep.control.loops import fori_loop, while_loop
 from surestep.torch_xla.experimental.fori_loop import _xla_while_loop_wrapper
 
 X = torch.arange(6.0, dtype=torch.float64).reshape(3, 2) / 5
@@ -87,6 +88,47 @@ def test_cond(choose, metrics):
     assert cond(True, lambda: 1, lambda: 2) == 1
 
 
+def branched(choose):
+    """Gradients of what both branches, or one of them, read."""
+
+    def use(x, w, v, sign):
+        hidden = torch.tanh(w)
+
+        def one(t, u):
+            return {"a": (t * hidden).sum() * w.sum(), "b": u.detach(), "c": t}
+
+        def other(t, u):
+            return {"a": (u * v).exp().sum(), "b": u * 2, "c": u * hidden}
+
+        found = choose((x.sum() * sign) > 0, one, other, (x, x * 3))
+        loss = found["a"] + (found["b"] ** 2).sum() + (found["c"] ** 3).sum()
+        return *(each.detach() for each in found.values()), *torch.autograd.grad(loss, [x, w, v], allow_unused=True, materialize_grads=True)
+
+    return use
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("ours", [cond, torch.cond])
+def test_gradients_of_cond(ours, sign):
+    def choose(pred, one, other, operands):
+        if operands[0].device.type == "cpu":
+            return (one if pred else other)(*operands)
+        return ours(pred, one, other, operands)
+
+    x, w, v = (
+        torch.randn(2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).abs().requires_grad_() for seed in range(3)
+    )
+    same(branched(choose), x, w, v, torch.tensor(sign, dtype=torch.float64), rtol=1e-9, atol=1e-9)
+
+
+def test_random_numbers_in_a_branch_are_the_same_in_its_gradient():
+    x = torch.ones(16, device="xla", requires_grad=True)
+    for sign in (1.0, -1.0):
+        result = cond((x * sign).sum() > 0, lambda t: torch.dropout(t, 0.5, True), lambda t: torch.dropout(t, 0.2, True) * 3, (x,))
+        (grad,) = torch.autograd.grad(result.sum(), x)
+        assert torch.equal(grad, result.detach()) and 0 < (grad == 0).sum() < 16
+
+
 def test_scan_map_and_associative_scan_of_pytorch():
     def steps(x, how):
         x = x.clone().requires_grad_()
@@ -133,6 +175,7 @@ def test_errors():
         (lambda: while_loop(lambda x: never, lambda x: (x,), (3,)), TypeError, r"carried_inputs\[0\] is a int"),
         (lambda: cond(never, lambda x: x, lambda x: x[0], (x,)), ValueError, "must be alike"),
         (lambda: cond(never, lambda x: x, lambda x: (x,), (x,)), ValueError, "must be alike"),
+        (lambda: cond(never, lambda x: x.add_(1), lambda x: x, (x,)), RuntimeError, "writes in place to its operands"),
     ):
         with pytest.raises(kind, match=message):
             call()

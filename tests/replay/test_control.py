@@ -7,8 +7,9 @@ from torch import nn
 import surestep
 from surestep.control.accumulation import gradient_accumulation
 from surestep.control.assume import PureModule, assume_pure
+from surestep.control.choice import cond
 from surestep.control.layers import scan_layers
-from surestep.control.loops import cond, while_loop
+from surestep.control.loops import while_loop
 from surestep.control.scan import scan
 
 

@@ -73,7 +73,7 @@ class _Applied(torch.autograd.Function):
             begin, end = application.stack_of(place)
             written = place in function.written  # by the function, which is not to be seen here
             parts += [tensor.clone() if written else tensor for tensor in tensors[begin:end]]
-        captured = [_as_it_is(outside, place) for place in _captured(function, kept, len(outside.captured))]
+        captured = [saved_value(outside, place) for place in needed_places(function, kept, len(outside.captured))]
         # autograd says so if one of these is overwritten meanwhile
         known = [tensor for place, tensor in outside.tensors.items() if place in kept.captured]
         ctx.counts = len(parts), len(saved), len(captured)
@@ -102,12 +102,12 @@ class _Applied(torch.autograd.Function):
         return (None, None, None, None, *of_inputs, *found)
 
 
-def _captured(function: Recorded, kept: Kept, count: int) -> list[int]:
-    """What of the captured storages the derivative needs."""
+def needed_places(function: Recorded, kept: Kept, count: int) -> list[int]:
+    """Which of ``count`` captured storages the derivative needs."""
     return [*kept.captured, *range(function.nested.captured, count)]
 
 
-def _as_it_is(outside: Outside, place: int) -> torch.Tensor:
+def saved_value(outside: Outside, place: int) -> torch.Tensor:
     """A captured value, for the derivative. Where no tensor is known that would notice a write until then, it is a copy."""
     tensor = fresh(outside.captured[place])
     return tensor if place in outside.tensors or place in outside.local else tensor.clone()

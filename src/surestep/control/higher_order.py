@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from surestep import _compat
-from surestep.control import loops
+from surestep.control import choice, loops
 from surestep.control.scan import Body, Part, rounds
 from surestep.control.trees import Tree
 from surestep.tensor.xla_tensor import XlaTensor
@@ -22,7 +22,7 @@ def register() -> None:
 
 
 def _cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any]) -> Any:
-    return loops.cond(pred, true_fn, false_fn, operands)
+    return choice.cond(pred, true_fn, false_fn, operands)
 
 
 def _while_loop(

@@ -1,4 +1,4 @@
-"""Loops whose number of rounds the device decides, and branches that it takes: no value is read for them."""
+"""Loops whose number of rounds the device decides: no value is read for them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 import torch
 
 from surestep.control.operation import Operands, operation, recorded_operation
-from surestep.control.pure import advance
 from surestep.control.recording import Input, Outside, Recorded, recorded
 from surestep.control.scan import check_carry
-from surestep.control.trees import Tree, described, rebuilt, recorder_of
+from surestep.control.trees import Tree, described, recorder_of
 from surestep.tensor import record
 from surestep.tensor.xla_tensor import XlaTensor
 from surestep.trace.recorder import LOCK
@@ -56,23 +55,23 @@ def while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried
                 "while_loop: a carried tensor, or one that body_fn reads, wants a gradient, and the number of rounds isn't known. Use "
                 "scan, which has as many rounds as xs has slices, or call it under torch.no_grad()"
             )
-        results = _operation("while_loop", functions, init.tensors, functions[1][0])
+        results = _operation(functions, init.tensors)
     return tuple(init.rebuilt(results))
 
 
-def _operation(
-    name: str, functions: Sequence[tuple[Recorded, Outside]], tensors: Sequence[XlaTensor], like: Recorded, first: Sequence[Any] = ()
-) -> list[Any]:
+def _operation(functions: Sequence[tuple[Recorded, Outside]], tensors: Sequence[XlaTensor]) -> list[Any]:
+    (condition, _), (body, _) = functions
+
     def make() -> Any:
         from surestep.lower import control  # JAX is imported when it is first needed
 
-        return getattr(control, name)(functions[0][0].nested, functions[1][0].nested, distances)
+        return control.while_loop(condition.nested, body.nested, distances)
 
-    with torch.no_grad(), operation(like.recorder):
+    with torch.no_grad(), operation(body.recorder):
         operands = [Operands(function, function.drawn, outside.captured[: function.nested.captured]) for function, outside in functions]
         distances = [each.distances for each in operands]
-        lists = [*first, *(each.lists for each in operands), list(tensors)]
-        return recorded_operation(name, [function for function, _ in functions], tuple(distances), lists, like.outputs, make)
+        lists = [*(each.lists for each in operands), list(tensors)]
+        return recorded_operation("while_loop", [condition, body], tuple(distances), lists, body.outputs, make)
 
 
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value: Any) -> tuple[Any, ...]:
@@ -91,40 +90,3 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value
         return left - 1, *(result if isinstance(result, (tuple, list)) else (result,))
 
     return while_loop(lambda left, *carried: left > 0, body, (count, *input_value))
-
-
-def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] = ()) -> Any:
-    """``true_fn(*operands)`` or ``false_fn(*operands)``, as the device decides by ``pred``, one truth value; no gradient flows through it.
-
-    Raises:
-        ValueError: The two results differ in structure, shapes or dtypes.
-    """
-    if not isinstance(pred, torch.Tensor):
-        return true_fn(*operands) if pred else false_fn(*operands)
-    given = Tree("cond", "operands", tuple(operands))
-    recorder = recorder_of("cond", given, Tree("cond", "pred", pred))
-    results: list[Tree] = []
-
-    def branch(function: Callable[..., Any]) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
-        def run(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-            results.append(Tree("cond", "the result", function(*given.rebuilt(tensors))))
-            return list(results[-1].tensors)
-
-        return run
-
-    with LOCK:
-        inputs = [Input(record._dense(each.shape, each.dtype), each.requires_grad) for each in given.tensors]
-        one, of_one = recorded("cond", recorder, branch(true_fn), inputs, torch.is_grad_enabled(), true_fn)
-        advance(one.drawn, 0)
-        other, of_other = recorded("cond", recorder, branch(false_fn), inputs, torch.is_grad_enabled(), false_fn)
-        if one.differentiable or other.differentiable:
-            raise RuntimeError(
-                "cond: gradients would have to flow through it. Use torch.where, torch.cond, or call it under torch.no_grad()"
-            )
-        if results[0].structure != results[1].structure or one.outputs != other.outputs:
-            raise ValueError(f"cond: the results must be alike. true_fn returned {results[0]}, false_fn {results[1]}")
-        longest = {each.stream: each.offset + each.draws for each in one.drawn}
-        for each in other.drawn:
-            each.stream.offset = max(each.stream.offset, longest.get(each.stream, 0))
-        found = _operation("cond", [(one, of_one), (other, of_other)], given.tensors, one, [pred.reshape(())])
-    return rebuilt(results[0].structure, found)

@@ -206,3 +206,23 @@ def cond(true, false, distances):
         return lax.cond(predicate, lambda: branch(true, distances[0], *of_true), lambda: branch(false, distances[1], *of_false))
 
     return function
+
+
+def cond_backward(nested, distances, kept, takes, gives, like):
+    """``(predicate, of the one, of the other, operands, cotangents)`` to the gradients, of which ``like`` are the shapes and dtypes.
+
+    Of two functions: which of the cotangents each ``takes``, and which of the gradients it ``gives``; the others are zero.
+    """
+
+    def function(predicate, of_true, of_false, operands, cotangents):
+        def branch(place, floats, ints, seeds, captured):
+            ints = _with_seeds(nested[place], ints, _counted(nested[place], seeds, distances[place], 0))
+            derivative = _Derivative(nested[place], kept[place], captured, floats, ints)
+            inputs = {number: operands[number] for number in kept[place].inputs}
+            found = derivative.gradients(inputs, (), [cotangents[number] for number in takes[place]], ints)
+            found = dict(zip(gives[place], found, strict=True))
+            return [_or_zeros(found.get(number), figures) for number, figures in enumerate(like)]
+
+        return lax.cond(predicate, lambda: branch(0, *of_true), lambda: branch(1, *of_false))
+
+    return function

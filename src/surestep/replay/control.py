@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from surestep.control.accumulation import gradient_accumulation
+from surestep.control.choice import cond
 from surestep.control.layers import scan_layers
-from surestep.control.loops import cond, fori_loop, while_loop
+from surestep.control.loops import fori_loop, while_loop
 from surestep.control.scan import scan
 from surestep.replay import attributes
 from surestep.replay.values import Known, New, NotReplayable, Value
