@@ -16,6 +16,7 @@ from torch._library.custom_ops import OPDEFS
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
 from torch.utils._mode_utils import no_dispatch
+from torch.utils._pytree import tree_leaves
 
 # A tensor object without memory, with any sizes, strides, device. No public constructor makes one.
 make_wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
@@ -124,6 +125,48 @@ def change_metadata(operation: torch._ops.OpOverload, tensor: torch.Tensor, *arg
             operation(tensor, *arguments)
         finally:
             torch._C._set_meta_in_tls_dispatch_include(before)
+
+
+# Nodes of autograd's graph are numbered by each thread as they are made: whether one was made since.
+next_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr
+
+
+def sequence_number(node: torch.autograd.graph.Node) -> int:
+    """The number of a node; that of an ``AccumulateGrad`` is the largest there is."""
+    return node._sequence_nr()
+
+
+def serve_control_flow(kind: type[torch.Tensor], functions: dict[str, Callable[..., Any]]) -> None:
+    """Has PyTorch's operators of control flow call these functions, by name, where a tensor of this kind on the xla device is given.
+
+    Its public functions (``torch.cond``) compile what they are given with dynamo first, which doesn't take tensor subclasses there; for
+    ours they call the operator at once. And ours come before PyTorch's own derivatives, which trace the functions: they see to that.
+    """
+    from torch._higher_order_ops import utils
+    from torch._higher_order_ops.associative_scan import associative_scan_op
+    from torch._higher_order_ops.cond import cond_op
+    from torch._higher_order_ops.map import map_impl
+    from torch._higher_order_ops.scan import scan_op
+    from torch._higher_order_ops.while_loop import while_loop_op
+
+    for operator in (associative_scan_op, cond_op, map_impl, scan_op, while_loop_op):
+        operator.py_impl(torch._C.DispatchKey.AutogradXLA)(functions[operator.name()])
+        operator.py_impl(kind)(functions[operator.name()])
+    compiled = utils._hop_compile_and_call
+
+    def call(fn: Callable[..., Any], args: Any, kwargs: Any = None) -> Any:
+        if any(isinstance(leaf, kind) for leaf in tree_leaves((args, kwargs))):
+            return fn(*args, **(kwargs or {}))
+        return compiled(fn, args, kwargs)
+
+    utils._hop_compile_and_call = call
+
+
+def associative_scan_as_calls(*args: Any) -> Any:
+    """``associative_scan`` as PyTorch does it on any device: calls of the function on halves."""
+    from torch._higher_order_ops.associative_scan import associative_scan_op_dense
+
+    return associative_scan_op_dense(*args)
 
 
 def has_composite_kernel(operation: torch._ops.OpOverload) -> bool:

@@ -42,6 +42,12 @@ THERE = {
     "distributed.xla_backend": "",
     "distributed.zero_redundancy_optimizer": "ZeroRedundancyOptimizer",
     "distributed.xla_multiprocessing": "spawn MpModelWrapper MpSerialExecutor",
+    "experimental.assume_pure": "assume_pure PureModule",
+    "experimental.fori_loop": "fori_loop while_loop _xla_while_loop_wrapper",
+    "experimental.gradient_accumulation": "gradient_accumulation",
+    "experimental.scan": "scan",
+    "experimental.scan_layers": "scan_layers",
+    "experimental.while_loop": "while_loop",
     "runtime": """world_size global_ordinal global_runtime_device_count initialize_cache device_type host_index local_ordinal
         is_spmd process_count
         set_device_type process_index global_device_count local_device_count addressable_device_count using_pjrt""",

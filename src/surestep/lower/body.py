@@ -70,6 +70,22 @@ def results(name: str, arguments: Any, keywords: dict[str, Any], figures: dict[R
     return [(tuple(one.shape), one.dtype) for one in (found if isinstance(found, (list, tuple)) else [found])]
 
 
+def traced(function: Any, arguments: list[Any], figures: dict[Ref, tuple]) -> Any:
+    """A function over the arrays of such arguments, nested in lists as they are, as a jaxpr over them in their order."""
+    dynamic: list[jax.ShapeDtypeStruct] = []
+    _add(arguments, [], dynamic, figures)
+
+    def run(*operands: Any) -> Any:
+        given = iter(operands)
+        return function(*[_load(argument, given) for argument in arguments])
+
+    def made() -> Any:
+        with jax.enable_x64(True):
+            return jax.make_jaxpr(run)(*dynamic)
+
+    return apart(made)
+
+
 def _add(value: Any, key: list[Any], dynamic: list[jax.ShapeDtypeStruct], figures: dict[Ref, tuple]) -> None:
     if isinstance(value, (list, tuple)):
         key.append(("list", len(value)))

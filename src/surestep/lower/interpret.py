@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from surestep.execute import dtypes
 from surestep.lower import collective, manual, strided
+from surestep.trace.nested import Nested
 from surestep.trace.operands import LIFTED_FLOAT, LIFTED_INT, HostScalar, Mark, Ref
 from surestep.trace.records import Call, Collective, Constrain, Empty, Join, Leaf, Part, Read, Record, Seed, Write
 
@@ -21,6 +22,19 @@ def interpreted(records: Sequence[Record], outputs: Sequence[int]) -> Callable[.
         return _Run(floats, ints, leaves).outputs(records, outputs)
 
     return program
+
+
+def evaluated(nested: Nested, numbers: Iterable[int], leaves: Sequence[Any], values: list[Any], floats: Any, ints: Any) -> list[Any]:
+    """The values of some records of a trace, put among ``values``; all leaves, floats and ints are those of the whole trace."""
+    run = _Run(floats, ints, ())
+    run.values = values
+    for number in numbers:
+        record, at, end = nested.records[number], nested.positions[number], nested.positions[number + 1]
+        run.leaves = iter(leaves[at.leaf : end.leaf])
+        run.floats = iter([floats[place] for place in range(at.float, end.float)])
+        run.ints = iter([ints[place] for place in range(at.int, end.int)])
+        values[at.value : end.value] = run.run(record)
+    return values
 
 
 class _Run:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from surestep.control.counting import is_place
 from surestep.loop.updates import RULES, flags_of
 from surestep.replay.capture import Taken, graph_nodes
 from surestep.replay.guards import Guards
@@ -142,7 +143,7 @@ class Binding:
                     self.grad_layouts.append((number, grad.layout, grad.whole))
                 elif type(grad) is XlaTensor:
                     self.grad_layouts.append((number, grad._layout, grad._storage.layout))
-            elif known in of.outside:
+            elif known in of.outside or (storage is not None and is_place(storage)):
                 self.storages[-1] = storage
                 self.kept.append(storage)  # type: ignore[bad-argument-type]
             else:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from surestep.replay import actions, attributes, instances, modules, optimizers, scaler
+from surestep.replay import actions, attributes, control, instances, modules, optimizers, scaler
 from surestep.replay.known import MATH, PURE, is_tensor_function, managers, named, refusal, tensor_methods
 from surestep.replay.values import Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
 
@@ -126,6 +126,8 @@ def _function(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Val
         return optimizers.scheduled_step(walk, function, args, kwargs)
     if function.__globals__.get("__name__") == "torch.utils._contextlib":
         return _decorated(walk, function, args, kwargs, path)
+    if control.is_pure_wrapper(function):
+        return call(walk, Known(function.__wrapped__, path), args, kwargs)
     if attributes.is_library(function):
         special = modules.library(walk, function, args, kwargs)
         if special is not None:

@@ -10,6 +10,7 @@ import torch
 from torch.nn.modules import module as _module
 from torch.optim.swa_utils import AveragedModel
 
+from surestep.control.assume import PureModule
 from surestep.replay import attributes, instances
 from surestep.replay.known import named, refusal
 from surestep.replay.values import Known, New, NotReplayable, Value, plain
@@ -51,6 +52,8 @@ def call(walk: Any, module: Known, args: list[Value], kwargs: dict[str, Value]) 
         return _followed(walk, kind.__call__, module, args, kwargs)
     walk.guards.type(thing)
     _no_hooks(walk, module)
+    if kind is PureModule:
+        return call(walk, Known(attributes.children(walk, module)["_module"], f"{module.path}._module"), args, kwargs)
     if attributes.held(walk, kind, "forward") is torch.nn.Sequential.forward and "forward" not in vars(thing) and not kwargs:
         return _in_turn(walk, module, args)
     forward = attributes.attribute(walk, module, "forward")
@@ -278,8 +281,11 @@ def library(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value
 
     from surestep.loop.boundaries import add_step_closure
     from surestep.loop.optimizer import optimizer_step
-    from surestep.replay import actions, calls, optimizers
+    from surestep.replay import actions, calls, control, optimizers
 
+    follow = control.follower(function)
+    if follow is not None:
+        return follow(walk, *args, **kwargs)
     if function is torch.utils.checkpoint.checkpoint:
         if "context_fn" in kwargs:
             raise NotReplayable("checkpoint(context_fn=...) runs Python of its own")

@@ -112,7 +112,8 @@ def checked(func: torch._ops.OpOverload, handler: Callable[[tuple, dict], Any]) 
         result = handler(args, kwargs)  # first: PyTorch's own errors are about more than the indices
         line = frames.user_line()
         for index, low, high, ignored in ranges(dict(zip(names, args, strict=False)) | kwargs):
-            if isinstance(index, XlaTensor) and index.numel():
+            # in a loop that is recorded once there is nothing yet to be judged at a boundary
+            if isinstance(index, XlaTensor) and index.numel() and index._storage.trace.outside is None:
                 index = index.detach() if ignored is None else torch.where(index == ignored, low, index)
                 _noted.append(_Noted(str(func), line, low, high, torch.stack(index.aminmax())))  # type: ignore[arg-type] (ours, of ours)
         return result

@@ -89,6 +89,8 @@ def _copy_from_host(target: XlaTensor, source: torch.Tensor) -> XlaTensor:
 
 def replace(storage: Storage, array: Any) -> None:
     """The storage's value is this array now, which nobody else holds."""
+    if storage.trace.outside is not None:
+        storage.trace.outside.check_write(storage)
     if storage.exported:
         storage.trace.protect(storage.array)
     storage.array, storage.serial, storage.exported, storage.uniform, storage.lost = array, 0, False, None, None

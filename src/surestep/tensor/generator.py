@@ -169,6 +169,13 @@ def of(recorder: Any, generator: torch.Generator | None) -> Any:
     return ours._stream
 
 
+def states(index: int) -> dict[int, tuple[int, int]]:
+    """Seed and offset of each stream that a living generator draws from, the device's own among them, by the stream's number."""
+    default(index)
+    streams = [found._stream for found in (*_default.values(), *_generators.values())]
+    return {stream.number: (stream.seed, stream.offset) for stream in streams}
+
+
 def drawing(number: int) -> Generator | None:
     """The living generator that draws from the stream with this number."""
     return next((found for found in (*_default.values(), *_generators.values()) if found._stream.number == number), None)

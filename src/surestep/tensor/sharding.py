@@ -72,7 +72,7 @@ def _mark_view(tensor: XlaTensor, sharding: Any) -> None:
     """Of a view that holds every element, the storage's value is changed; of a part, only what is read through this tensor."""
     storage, view = tensor._storage, tensor._layout
     trace = storage.trace
-    value = trace.constrained(record.value_of(trace, tensor), sharding)
+    value = trace.constrained(record.value_of(trace, tensor), sharding, record._dense(view.sizes, view.dtype))
     if view.dense and view.numel == storage.layout.numel and view.dtype is storage.layout.dtype:
         trace.write(storage, view, value)
     tensor._read = (trace.serial, trace.value(storage), value)
@@ -125,8 +125,8 @@ def joined(tensor: XlaTensor, sharding: Any, shape: Sequence[int]) -> XlaTensor:
 def _made(tensor: XlaTensor, how: str, sharding: Any, shape: Sequence[int]) -> XlaTensor:
     with LOCK:
         trace = tensor._storage.trace
-        value = getattr(trace, how)(record.value_of(trace, tensor), sharding)
         made = Storage(trace, record._dense(torch.Size(shape), tensor.dtype))
+        value = getattr(trace, how)(record.value_of(trace, tensor), sharding, made.layout)
         trace.define(made, value)
         return fresh(made)
 

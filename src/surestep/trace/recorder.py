@@ -36,6 +36,10 @@ LOCK = threading.RLock()
 SOFT_LIMIT = 1_000  # values: from here on the trace is cut where the user's program passes the anchor
 HARD_LIMIT = 10_000  # values: cut anywhere
 SUPERSET_USES = 8  # so often a program with outputs too many is used before the exact one is compiled
+_OF_A_TRACE = (  # what a trace within a trace has of its own
+    *("serial", "place", "count", "leaves", "leaf_layouts", "owners", "floats", "ints", "written", "collectives", "seeds"),
+    *("limit", "anchor_until", "in_step", "sealed", "outside"),
+)
 
 _serials = itertools.count(1)
 _EMPTY, _SEED, _READ, _WRITE, _CONSTRAIN, _PART, _JOIN = map(Mark, ("empty", "seed", "read", "write", "constrain", "part", "join"))
@@ -62,6 +66,7 @@ class Recorder:
         self.compiling: dict[tuple[Place, Any], Future[Program]] = {}
         self.sites: dict[tuple[int, int], tuple[int, tuple, bool]] = {}  # by line of code: the trace, the floats, whether others before
         self.agree: Callable[[list[Any]], None] | None = None  # before what all processes do together is run: whether they all do
+        self.outside: Any = None  # in a trace within a trace: what becomes of storages from outside of it
         self.begin()
 
     def begin(self) -> None:
@@ -69,8 +74,12 @@ class Recorder:
         if self.trie.full():
             events.emit("evicted", None, places=self.trie.places)
             self.trie.clear()
+        self.protected: list[Any] = []
+        self._start(self.trie.root)
+
+    def _start(self, place: Place) -> None:
         self.serial = next(_serials)
-        self.place: Place = self.trie.root
+        self.place: Place = place
         self.count = 0  # SSA values so far
         self.leaves: list[Any] = []
         self.leaf_layouts: list[Layout] = []
@@ -78,12 +87,27 @@ class Recorder:
         self.floats: list[float] = []
         self.ints: list[int] = []
         self.written: list[weakref.ref[Storage]] = []
-        self.protected: list[Any] = []
         self.collectives: list[Any] = []  # what the trace does together with other processes, with the lines
         self.seeds: dict[Any, tuple[Ref, int]] = {}  # by generator and seed: the seed's value, and the offset that it holds
         # when `count` reaches it, check_limit() is to be called before an operation is recorded
         self.limit = SOFT_LIMIT if self.watch is None else 0
         self.anchor_until = SOFT_LIMIT if self.anchor is None else 2 * SOFT_LIMIT
+
+    def nest(self, what: Any, outside: Any, sealed: Callable[[Cause], None]) -> dict[str, Any]:
+        """Begins a trace within this one, in which there may be no boundary; returns what ``resume`` takes to go on with this one.
+
+        ``what`` is recorded tells which traces begin alike, so that a number which differs between them is one that changes.
+        ``outside.owns(storage)`` says whether a storage is from outside of it: then its value enters as a leaf, for which ``leaves`` holds
+        what ``outside.note(storage)`` gives. ``outside.check_write(storage)`` raises where it may not be written.
+        """
+        before = {name: getattr(self, name) for name in _OF_A_TRACE}
+        self._start(self.trie.inner.get(what) or self.trie.inner.setdefault(what, Place()))
+        self.outside, self.sealed, self.in_step = outside, sealed, self.in_step + 1
+        return before
+
+    def resume(self, before: dict[str, Any]) -> None:
+        """Goes on with the trace around the one that ``nest`` began."""
+        vars(self).update(before)
 
     # Recording
 
@@ -110,21 +134,25 @@ class Recorder:
 
     def enter(self, storage: Storage) -> Ref:
         """The SSA value of a storage that this trace hasn't seen yet."""
+        outside = self.outside
         if storage.array is None:
             if storage.lost is not None:
                 raise RuntimeError(storage.lost)
-            self.define(storage, ref(self.simple((_EMPTY, storage.layout), Empty(storage.layout))))
-            return storage.ref
-        if self.spread:
-            storage.array = spmd.placed(storage.array, storage.sharding)
-        self.leaves.append(storage.array)
+            if outside is None or not outside.owns(storage):
+                self.define(storage, ref(self.simple((_EMPTY, storage.layout), Empty(storage.layout))))
+                return storage.ref
+        array: Any = storage.array if outside is None else outside.note(storage)
+        key: Any = storage.layout
+        leaf = Leaf(storage.layout)
+        if self.spread and outside is None:
+            array = storage.array = spmd.placed(array, storage.sharding)
+            if in_parts(storage):
+                leaf = Leaf(storage.layout, array.sharding.mesh)
+                key = (_PART, *leaf)
+        self.leaves.append(array)
         self.leaf_layouts.append(storage.layout)
         self.owners.append(weakref.ref(storage))
-        if self.spread and in_parts(storage):
-            mesh = storage.array.sharding.mesh
-            value = ref(self.simple((_PART, storage.layout, mesh), Leaf(storage.layout, mesh)))
-        else:
-            value = ref(self.simple(storage.layout, Leaf(storage.layout)))
+        value = ref(self.simple(key, leaf))
         storage.serial = self.serial
         storage.ref = value
         return value
@@ -142,6 +170,8 @@ class Recorder:
 
     def define(self, storage: Storage, value: Ref) -> None:
         """The storage's value is now this one."""
+        if self.outside is not None:
+            self.outside.check_write(storage)
         if storage.exported:
             self.protect(storage.array)
         self.written.append(weakref.ref(storage))  # first: what is pending and not on the list would never be computed
@@ -180,19 +210,19 @@ class Recorder:
     def constrain(self, storage: Storage, sharding: Any) -> None:
         """The storage's value lies over the devices as the sharding says, in this trace from here on."""
         value = self.value(storage)
-        self.define(storage, self.constrained(value, sharding))
+        self.define(storage, self.constrained(value, sharding, storage.layout))
 
-    def constrained(self, value: Ref, sharding: Any) -> Ref:
-        """A value that lies over the devices as the sharding says."""
-        return ref(self.simple((_CONSTRAIN, value, sharding), Constrain(value, sharding)))
+    def constrained(self, value: Ref, sharding: Any, layout: Layout) -> Ref:
+        """A value of this layout that lies over the devices as the sharding says."""
+        return ref(self.simple((_CONSTRAIN, value, sharding), Constrain(value, sharding, layout)))
 
-    def parted(self, value: Ref, sharding: Any) -> Ref:
-        """The devices' parts of a value."""
-        return ref(self.simple((_PART, value, sharding), Part(value, sharding)))
+    def parted(self, value: Ref, sharding: Any, layout: Layout) -> Ref:
+        """The devices' parts of a value, each of this layout."""
+        return ref(self.simple((_PART, value, sharding), Part(value, sharding, layout)))
 
-    def joined(self, value: Ref, sharding: Any) -> Ref:
-        """The value whose parts the devices have."""
-        return ref(self.simple((_JOIN, value, sharding), Join(value, sharding)))
+    def joined(self, value: Ref, sharding: Any, layout: Layout) -> Ref:
+        """The value, of this layout, whose parts the devices have."""
+        return ref(self.simple((_JOIN, value, sharding), Join(value, sharding, layout)))
 
     def _at_offset(self, key: tuple, generic: tuple, view: Layout, record: Any) -> Edge:
         """An index that changes from step to step (``data[i]``) becomes an input of the program, as other numbers do."""
@@ -263,8 +293,8 @@ class Recorder:
         """
         if self.watch is not None:
             self.watch()
-            if self.count < SOFT_LIMIT:
-                return
+        if self.count < SOFT_LIMIT or self.outside is not None:
+            return
         if self.count >= HARD_LIMIT:
             self.cut(Cause.LIMIT)
         elif self.in_step:
@@ -427,7 +457,8 @@ class Recorder:
 
 def in_parts(storage: Storage) -> bool:
     """Whether the array holds a part a device, stacked, between ``enable_manual_sharding`` and ``disable_manual_sharding``."""
-    return storage.array.ndim > len(storage.layout.sizes)
+    array: Any = storage.array
+    return array.ndim > len(storage.layout.sizes)
 
 
 def _agree(lie: tuple, given: tuple[int, ...], shardings: Any, outputs: tuple[int, ...]) -> bool:

@@ -86,6 +86,7 @@ class Constrain(NamedTuple):
 
     value: Ref
     sharding: Any
+    layout: Layout  # of the result
     results: int = 1
 
 
@@ -94,6 +95,7 @@ class Part(NamedTuple):
 
     value: Ref
     sharding: Any
+    layout: Layout  # of the result
     results: int = 1
 
 
@@ -102,6 +104,7 @@ class Join(NamedTuple):
 
     value: Ref
     sharding: Any
+    layout: Layout  # of the result
     results: int = 1
 
 

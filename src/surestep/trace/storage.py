@@ -22,10 +22,11 @@ NOWHERE = ref(0)
 class Storage:
     """Memory on a device, by its value. Tensors that alias have the same storage; how each lies over it is the tensor's own layout."""
 
-    __slots__ = ("__weakref__", "array", "exported", "hooks", "layout", "lost", "ref", "serial", "sharding", "trace", "uniform")
+    __slots__ = ("__weakref__", "array", "born", "exported", "hooks", "layout", "lost", "ref", "serial", "sharding", "trace", "uniform")
 
     def __init__(self, trace_of: Any, layout: Layout, array: Any = None, serial: int = 0, index: Ref = NOWHERE):
         self.trace = trace_of  # the device's Recorder
+        self.born = trace_of.serial  # the trace in which it was made
         self.layout = layout  # dense: the value's shape, and where each element is in memory
         self.array = array
         self.serial = serial  # of the trace in which `ref` counts; 0: none

@@ -72,6 +72,7 @@ class Trie:
     def __init__(self) -> None:
         self.programs: OrderedDict[tuple[Place, Any], None] = OrderedDict()  # least recently used first
         self.root = Place()
+        self.inner: dict[Any, Place] = {}  # where traces within traces begin, by what is recorded: what differs there is no number
         self.places = 0
 
     def add(self, place: Place, record: Record, results: Any, scalars: tuple | None = None) -> Edge:
@@ -102,5 +103,5 @@ class Trie:
     def clear(self) -> None:
         """Forgets all traces and their programs."""
         self.programs.clear()
-        self.root = Place()
+        self.root, self.inner = Place(), {}
         self.places = 0
