@@ -354,3 +354,23 @@ def test_launch_is_this_process(devices):
     seen = []
     surestep.launch(lambda index, what: seen.append((index, what)), ("x",))
     assert seen == [(0, "x")]
+
+
+def test_layers_that_are_scanned_are_split_too(devices, metrics):
+    from surestep.torch_xla.experimental.scan_layers import scan_layers
+
+    mesh = xs.Mesh(np.arange(devices), (devices,), ("fsdp",))
+
+    class Scanned(GPT):
+        def forward(self, x):
+            hidden = self.embedding(x)
+            if x.device.type == "xla":
+                return self.head(scan_layers(self.blocks, hidden))
+            return self.head(self.blocks(hidden))
+
+    model = made(lambda: Scanned(layers=4)).to("xla")
+    for parameter in model.parameters():
+        xs.mark_sharding(parameter, mesh, ("fsdp", *[None] * (parameter.ndim - 1)))
+    trained_as_on_the_cpu(model, mesh, "fsdp", metrics, lambda: Scanned(layers=4))
+    weight = model.blocks[3].up.weight
+    assert weight.local_shards[0].data.shape == (weight.shape[0] // devices, weight.shape[1])

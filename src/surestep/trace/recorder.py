@@ -147,7 +147,8 @@ class Recorder:
         if self.spread and outside is None:
             array = storage.array = spmd.placed(array, storage.sharding)
             if in_parts(storage):
-                leaf = Leaf(storage.layout, array.sharding.mesh)
+                sharding: Any = array.sharding
+                leaf = Leaf(storage.layout, sharding.mesh)
                 key = (_PART, *leaf)
         self.leaves.append(array)
         self.leaf_layouts.append(storage.layout)
