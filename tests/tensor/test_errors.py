@@ -123,6 +123,25 @@ def test_a_program_that_fails_at_its_start_names_itself_in_what_it_lost(monkeypa
     assert (weight + 1).tolist() == [1, 1, 1]
 
 
+def test_a_program_that_cannot_be_compiled_is_told_once_and_what_comes_later_runs(monkeypatch):
+    from surestep.execute import program
+
+    def refuses(*_):
+        raise NotImplementedError("unsupported dtype")
+
+    kept = torch.ones(3).to("xla")
+    result = kept * 7.25
+    monkeypatch.setattr(program, "build", refuses)
+    with pytest.raises(NotImplementedError, match="unsupported dtype"):
+        result.tolist()
+    monkeypatch.undo()
+    assert (kept + 1).tolist() == [2, 2, 2]
+    with pytest.raises(RuntimeError, match=r"lost: it couldn't be compiled \(.*test_errors.py:\d+\): unsupported dtype"):
+        result.tolist()
+    result.copy_(torch.ones(3))
+    assert (result * 7.25).tolist() == [7.25] * 3
+
+
 def test_quantized_and_sparse_results_are_refused():
     with pytest.raises((RuntimeError, NotImplementedError, TypeError)):
         torch.ones(2, 2, device="xla").to_sparse()

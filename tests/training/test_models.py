@@ -215,6 +215,23 @@ def test_a_layer_whose_input_or_parameters_want_no_gradient(layer, wanted):
     compare(run("cpu"), run("xla"), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("layer", [nn.BatchNorm2d(3), nn.LayerNorm(4), nn.GroupNorm(3, 3), nn.RMSNorm(4)], ids=lambda m: type(m).__name__)
+def test_normalizing_in_few_bits(layer, dtype):
+    def run(device):
+        module = copy.deepcopy(layer).to(device, dtype)
+        found = []
+        for memory in (torch.contiguous_format, torch.channels_last):
+            x = torch.arange(96.0).view(2, 3, 4, 4).sin().to(dtype).to(device).to(memory_format=memory).detach().requires_grad_()
+            module.zero_grad()
+            (module(x).float() * torch.arange(96.0).view(2, 3, 4, 4).to(device)).mean().backward()
+            found += [x.grad.float(), *(parameter.grad.float() for parameter in module.parameters())]
+        return found
+
+    bits = {"rtol": 0.05, "atol": 0.05} if dtype is torch.bfloat16 else {"rtol": 0.01, "atol": 0.01}
+    compare(run("cpu"), run("xla"), **bits)
+
+
 class Symmetric(nn.Module):
     def forward(self, given):
         return given.triu() + given.triu(1).mT

@@ -18,6 +18,8 @@ from surestep.tensor.xla_tensor import XlaTensor
 
 _SMALL = 1 << 14  # elements up to which the CPU is asked for all new sizes, and for the bounds of a distribution at each new call
 _taken: set[tuple] = set()
+# Backward of normalizations: what the forward has saved is float32 for narrower images too, as on CUDA; the CPU refuses that.
+SAVED_STATISTICS = {torch.ops.aten.native_layer_norm_backward.default, torch.ops.aten.native_batch_norm_backward.default}
 _MOST = 20_000
 
 

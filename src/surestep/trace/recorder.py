@@ -373,23 +373,29 @@ class Recorder:
         donatable = self._donatable()
         shardings = self._shardings(live, outputs) if self.spread else None
         key = (outputs, tuple(donatable), self.options, shardings)
-        programs = self.place.programs
+        place = self.place
+        programs = place.programs
         found = programs.get(key)
         if found is None:
             found = self._superset(outputs, donatable, shardings)
             if found is not None:
                 return found
             # What an interrupt left in the middle is still being compiled: it is waited for, not begun again.
-            compiling = self.compiling.get((self.place, key))
+            compiling = self.compiling.get((place, key))
             if compiling is None:
-                compiling = self.compiling[self.place, key] = self._compiled(live, outputs, donatable, line, shardings)
+                compiling = self.compiling[place, key] = self._compiled(live, outputs, donatable, line, shardings)
             try:
                 found = programs[key] = compiling.result()
+            except Exception as error:
+                if compiling.done() and compiling.exception() is error:  # not a signal's, for which the trace waits
+                    with Held():
+                        self._forsake(live, f"it couldn't be compiled ({line}): {error}")
+                raise
             finally:
                 if compiling.done():
-                    self.compiling.pop((self.place, key), None)
-            self.place.forget_twins()
-        if self.trie.used(self.place, key):
+                    self.compiling.pop((place, key), None)
+            place.forget_twins()
+        if self.trie.used(place, key):
             events.emit("evicted", line, programs=Trie.PROGRAMS)
         return found
 
@@ -450,9 +456,13 @@ class Recorder:
         """
         if not any(leaf.is_deleted() for leaf in self.leaves):
             return
+        self._forsake(live, f"its memory was given to {program.name} ({line}), which failed: {error}")
+
+    def _forsake(self, live: dict[int, Storage], why: str) -> None:
+        """What the trace was to compute will never be: those tensors say so, and what comes later is another trace."""
         for storage in live.values():
             storage.serial = 0
-            storage.lost = f"this tensor's value is lost: its memory was given to {program.name} ({line}), which failed: {error}"
+            storage.lost = f"this tensor's value is lost: {why}"
         self.begin()
 
 
