@@ -19,7 +19,8 @@ from jax import lax
 
 from surestep.execute.world import AXIS
 
-BUCKET = 32 << 20  # bytes: values up to this size travel together, since a small collective costs as much as a middling one
+SMALL = 1 << 20  # bytes: values up to this size (of all processes) travel together: a small collective costs as much as a middling one
+BUCKET = 32 << 20  # bytes: so much of them at most
 
 
 class Chain:
@@ -88,10 +89,12 @@ def _folded(combine, stacked):
     return result
 
 
-def _bucketed(values, function):
-    """``function`` of each value, of many in one where they are small: along the last axis, which it leaves as it is."""
+def _bucketed(values, function, count=1):
+    """``function`` of each value, of many in one where they are small: along the last axis, which it leaves as it is. What it gives is
+    ``count`` times as large.
+    """
     results = {}
-    for positions in _buckets(values):
+    for positions in _buckets(values, count):
         whole = function(jnp.concatenate([values[position] for position in positions], axis=-1))
         start = 0
         for position in positions:
@@ -101,10 +104,13 @@ def _bucketed(values, function):
     return [results[position] for position in range(len(values))]
 
 
-def _buckets(operands):
+def _buckets(operands, count):
     found, filled = [], {}
     for position, value in enumerate(operands):
-        size = value.size * value.dtype.itemsize
+        size = value.size * value.dtype.itemsize * count
+        if size > SMALL:  # it isn't copied for it, and doesn't live as long as the smallest that travels with it
+            found.append([position])
+            continue
         bucket, full = filled.get(value.dtype, (None, BUCKET))
         if bucket is None or full + size > BUCKET:
             bucket, full = [], 0
@@ -125,8 +131,8 @@ def _all_gather(chain, operands, dim, groups):
     def gather(whole):
         return chain.next(lambda ready: lax.all_gather(ready, AXIS, axis_index_groups=groups), whole)
 
-    rows = _bucketed([value.ravel() for value in operands], gather)  # one a process
     count = len(_of_group(groups))
+    rows = _bucketed([value.ravel() for value in operands], gather, count)  # one a process
     return [row.reshape(count * value.shape[0], *value.shape[1:]) for row, value in zip(rows, operands, strict=True)]
 
 

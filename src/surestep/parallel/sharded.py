@@ -109,12 +109,13 @@ class Unit:
         found = _Gathered(during, padded, wholes, [part._version for part in self.parts])
         if during != -1:
             self._gathered = found
-            _compat.at_end_of_backward(self._forget)
+            _compat.at_end_of_backward(self.forget)
         elif self in _forward:
             self._gathered = found
         return found
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Lets go of the whole parameters."""
         self._gathered = None
 
     def note(self, tensor: torch.Tensor) -> _Note | None:

@@ -248,7 +248,12 @@ class XlaFullyShardedDataParallel(nn.Module):
         """At the first gradient that comes back."""
         if self._finalized != _compat.backward_pass():
             self._finalized = _compat.backward_pass()
-            _compat.at_end_of_backward(sync)
+            _compat.at_end_of_backward(self._finalize)
+
+    def _finalize(self) -> None:
+        for inner in _units(self):
+            inner._unit.forget()  # else what was gathered would be kept beyond the boundary
+        sync()
 
     @contextmanager
     def no_sync(self) -> Generator[None]:
