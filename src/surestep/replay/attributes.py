@@ -87,7 +87,7 @@ def _of_class(walk: Any, value: Known, name: str, path: str) -> Value:
         raise Missing(f"{path} is not there")
     if isinstance(found, (staticmethod, classmethod)):
         return Known(found.__func__ if isinstance(found, staticmethod) else _Method(found.__func__, value, path), path)
-    if not isinstance(found, types.FunctionType) and hasattr(type(found), "__get__"):
+    if not isinstance(found, (types.FunctionType, *_METHODS[:2])) and hasattr(type(found), "__get__"):
         raise NotReplayable(f"{path} is computed by a descriptor")
     return walk.known(found, path)
 
@@ -224,6 +224,8 @@ def generic(walk: Any, value: Known, name: str) -> Value:
     if plainly not in GENERIC:
         raise NotReplayable(f"{path}: {kind.__name__} decides what its attributes are (__getattribute__)")
     found = held(walk, kind, name)
+    if name == "__dict__" and isinstance(getattr(thing, "__dict__", None), dict):
+        return Known(vars(thing), path)  # which is guarded with the class
     if isinstance(found, property):
         return _property(walk, value, found, path)
     if isinstance(found, _tuplegetter):

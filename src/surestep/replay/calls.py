@@ -68,6 +68,8 @@ def call(walk: Any, function: Value, args: list[Value], kwargs: dict[str, Value]
         return _function(walk, thing, args, kwargs, function.path)
     if isinstance(thing, (types.BuiltinFunctionType, types.MethodWrapperType)) and isinstance(thing.__self__, torch.Tensor):
         return _method(walk, Bound(Known(thing.__self__, function.path), thing.__name__), args, kwargs)
+    if isinstance(thing, types.WrapperDescriptorType) and args and (thing in attributes.GENERIC or isinstance(args[0], New)):
+        return _method(walk, Bound(args[0], thing.__name__), args[1:], kwargs)
     if isinstance(thing, types.MethodDescriptorType) and getattr(torch.Tensor, thing.__name__, None) is thing:
         return _method(walk, Bound(args[0], thing.__name__), args[1:], kwargs)
     if thing is super and len(args) == 2 and isinstance(args[0], Known) and isinstance(args[1], (Known, New)):

@@ -67,6 +67,12 @@ def _fill(walk: Any, made: New, kind: Any, args: list[Value], kwargs: dict[str, 
     from surestep.replay import calls
 
     fields = dataclasses.fields(kind)
+    attributes.held(walk, kind, "__dataclass_fields__")
+    walk.guards.code(kind.__init__)
+    with_default = [field for field in fields if field.init and not field.kw_only and _has_default(field)]
+    for field, default in zip(with_default, kind.__init__.__defaults__ or (), strict=True):
+        if field.default is not default and field.default is not dataclasses.MISSING:
+            raise NotReplayable(f"{kind.__name__}'s defaults were replaced")
     names = [field.name for field in fields if field.init and not field.kw_only]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     for field in fields:
@@ -84,6 +90,10 @@ def _fill(walk: Any, made: New, kind: Any, args: list[Value], kwargs: dict[str, 
         if any(getattr(field.type, "__class__", None) is dataclasses.InitVar for field in fields):
             raise NotReplayable(f"{kind.__name__} has an InitVar")
         calls.call(walk, attribute(walk, made, "__post_init__"), [], {})
+
+
+def _has_default(field: Any) -> bool:
+    return field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
 
 
 def attribute(walk: Any, value: New, name: str) -> Value:

@@ -55,6 +55,7 @@ def call(walk: Any, module: Known, args: list[Value], kwargs: dict[str, Value]) 
     if kind is PureModule:
         return call(walk, Known(attributes.children(walk, module)["_module"], f"{module.path}._module"), args, kwargs)
     if attributes.held(walk, kind, "forward") is torch.nn.Sequential.forward and "forward" not in vars(thing) and not kwargs:
+        walk.guards.lacks(vars(thing), "forward", module.path)
         return _in_turn(walk, module, args)
     forward = attributes.attribute(walk, module, "forward")
     function = attributes.unbound(forward.object)[0] if isinstance(forward, Known) else None
@@ -112,6 +113,11 @@ def guard_whole(walk: Any, module: Known) -> None:
     if not is_library(thing):
         raise NotReplayable(f"{module} (a {type(thing).__name__}) is called by one of PyTorch's modules, and not followed there")
     walk.guards.type(thing)
+    walk.guards.order(type(thing))
+    for kind in type(thing).__mro__:
+        if attributes.trusted(kind.__module__):
+            break
+        walk.guards.count(vars(kind), kind.__name__)  # what it gets could hide an attribute or a method of PyTorch's
     _no_hooks(walk, module)
     own = vars(thing)
     walk.guards.count(own, module.path)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from typing import Any
 
 import torch
 
+from surestep.replay.instances import is_named_tuple
 from surestep.replay.values import Argument, New, Value, plain
 from surestep.tensor.xla_tensor import XlaTensor
 from surestep.trace.operands import LIST, Mark, add_constant
 
-_TENSOR, _HOST, _OBJECT, _DICT, _NAMED = map(Mark, ("tensor", "host tensor", "object", "dict", "named"))
+_TENSOR, _HOST, _OBJECT, _DICT, _NAMED, _FIELDS = map(Mark, ("tensor", "host tensor", "object", "dict", "named", "fields"))
 
 
 class Arguments:
@@ -45,6 +48,15 @@ class Arguments:
             for name, item in value.items():
                 self._add(key, name)
                 self._add(key, item)
+        elif is_named_tuple(kind):
+            key += (LIST, kind, len(value))
+            for item in value:
+                self._add(key, item)
+        elif _is_record(kind):
+            key += (_FIELDS, kind, len(vars(value)))
+            for name, item in vars(value).items():
+                key.append(name)
+                self._add(key, item)
         elif kind is torch.Tensor and value.device.type == "cpu":
             key += (_HOST, value.shape, value.stride(), value.dtype, value.requires_grad)
             self.host.append(value)
@@ -53,6 +65,13 @@ class Arguments:
         else:
             key += (_OBJECT, id(value))
             self.objects.append(value)
+
+
+@functools.cache
+def _is_record(kind: type) -> bool:
+    """Whether objects of a class are no more than their attributes: data classes, so that another one with the same is as good."""
+    bases = all(each is object or dataclasses.is_dataclass(each) for each in kind.__mro__)
+    return bases and kind.__setattr__ is object.__setattr__ and not any("__slots__" in vars(each) for each in kind.__mro__[:-1])
 
 
 def as_values(args: tuple, kwargs: dict[str, Any]) -> tuple[list[Value], dict[str, Value]]:
@@ -68,6 +87,10 @@ def _value(value: Any, path: str) -> Value:
         return New(kind, [_value(item, f"{path}[{position}]") for position, item in enumerate(value)], owned=False)
     if kind is dict:
         return New(dict, {name: _value(item, f"{path}[{name!r}]") for name, item in value.items()}, owned=False)
+    if is_named_tuple(kind):
+        return New(kind, [_value(item, f"{path}.{name}") for name, item in zip(kind._fields, value, strict=True)], owned=False)
+    if _is_record(kind):
+        return New(kind, {name: _value(item, f"{path}.{name}") for name, item in vars(value).items()}, owned=False)
     return Argument(value, path)
 
 
