@@ -1,7 +1,7 @@
 """How long it takes until a model's first training step is done, compilation and all: its layers one by one, or by ``scan_layers``.
 
-One process a measurement, without programs kept from runs before. Processor seconds are those of all its threads; they hang less on what else
-the machine does. Forward and backward pass of transformer layers of width 128, on a batch of 4 x 64; ``--optimizer`` adds AdamW's step.
+One process a measurement, without programs kept from runs before. Processor seconds are those of all its threads; they hang less on what
+else the machine does. Forward and backward pass of transformer layers of width 128, batches of 4 x 64; ``--optimizer`` adds AdamW's step.
 
     python benchmarks/scan.py [--layers 1,10,100] [--ways loop,scan,checkpointed] [--optimizer]
 """
