@@ -120,7 +120,7 @@ class _Tracing:
         """There is no boundary inside."""
         raise RuntimeError(
             f"{self.name}: {cause.value}, inside of the function ({frames.user_line()}). It is recorded once, for all rounds, and its "
-            f"tensors have no values then. Compute with tensors (torch.where for a choice), and read results after it"
+            f"tensors have no values then. Compute with tensors (torch.where for a choice, index_select for an index), and read after it"
         )
 
     # Stand-ins
@@ -217,7 +217,6 @@ def recorded(
             len(split.records()),
             len(inputs),
             read,
-            len(found.differentiable),
             tuple(value.index for value in outputs),
             tuple(None if value is None else value.index for value in gradients),
             tuple(drawn.draws for drawn in found.drawn),
