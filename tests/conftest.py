@@ -15,6 +15,7 @@ os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 # Families of many alike cases, of which `make test` runs a part that changes with the date; `make test-all` runs them whole.
 SLICED = (
     "tests/conformance/test_found.py",
+    "tests/control/test_scan.py::test_functions_of_all_kinds",
     "tests/lower/",
     "tests/loop/test_updates.py",
     "tests/parallel/",

@@ -48,9 +48,13 @@ def trained(net, forward, x, steps=2):
     return [loss.detach(), x.grad, *net.parameters(), *(p.grad for p in net.parameters()), *net.buffers()]
 
 
+@pytest.fixture(scope="module")
+def expected():
+    return trained(network().to("xla"), lambda net, x: net(x), X)
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_training(way, metrics):
-    expected = trained(network().to("xla"), lambda net, x: net(x), X)
+def test_training(way, expected, metrics):
     surestep.clear_metrics()
     found = trained(network().to("xla"), lambda net, x: scan_layers(net, x, **WAYS[way]), X)
     assert metrics().run.count == 2

@@ -128,8 +128,8 @@ def _forward(application: Application, outside: Outside, tensors: Sequence[Any],
     outputs += [_stacked(each, length) for each in _layouts(function, kept)]
     with operation(function.recorder):
         operands = Operands(function, drawn, outside.captured[: nested.captured])
-        init, stacks = list(tensors[:carries]), _grouped(tensors[carries:], parts)
-        given = [[*init, *stacks]] if length is None else [init, stacks]
+        stacks = _grouped(tensors[carries:], parts)
+        given = [stacks] if length is None else [list(tensors[:carries]), stacks]
         static = (carries, length, kept, operands.distances)
         return recorded_operation("call" if length is None else "scan", [function], static, [*operands.lists, *given], outputs, make)
 
@@ -161,13 +161,8 @@ def _backward(
     outputs += function.gradients[len(wanted) :]
     with operation(function.recorder):
         operands = Operands(function, drawn, captured)
-        lists = [
-            *operands.lists[:3],
-            list(captured),
-            _grouped(parts, [sizes[place - carries] for place in kept.inputs]),
-            list(saved),
-            list(cotangents),
-        ]
+        stacks = _grouped(parts, [sizes[place - carries] for place in kept.inputs])
+        lists = [*operands.lists, stacks, list(saved), list(cotangents)]
         if length is not None:
             listed = any(sizes[place - carries] for place in wanted if place >= carries)
             lists.append(places(function.recorder, length) if listed else [])

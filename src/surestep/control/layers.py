@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -32,8 +32,9 @@ def scan_layers(
     layers = list(layers)
     if not layers:
         return input_data
+    kinds = _kinds(layers[0])
     for position, layer in enumerate(layers[1:], 1):
-        _check_alike(layers[0], layer, position)
+        _check_alike(kinds, layer, position)
     parameters = [dict(layer.named_parameters()) for layer in layers]
     buffers = [dict(layer.named_buffers()) for layer in layers]
     _check_same_tensors(parameters)
@@ -70,32 +71,45 @@ def scan_layers(
     return output
 
 
-def _check_alike(first: nn.Module, other: nn.Module, position: int) -> None:
-    """``ValueError`` where two layers are not made of the same modules."""
-    ours, theirs = dict(first.named_modules()), dict(other.named_modules())
+class _Kind(NamedTuple):
+    """What must be the same of a module in all layers."""
+
+    kind: type
+    training: bool
+    options: dict[str, Any]  # what one of PyTorch's modules was made with
+
+
+def _kinds(layer: nn.Module) -> dict[str, _Kind]:
+    """The modules of a layer, itself first."""
+    found = {}
+    for name, module in layer.named_modules():
+        options: dict[str, Any] = {}
+        if type(module).__module__.startswith("torch.nn."):
+            options = {key: value for key, value in vars(module).items() if type(value) in _PLAIN and key != "training"}
+        found[name] = _Kind(type(module), module.training, options)
+    return found
+
+
+_PLAIN = {bool, int, float, str, tuple}
+
+
+def _check_alike(first: dict[str, _Kind], layer: nn.Module, position: int) -> None:
+    """``ValueError`` where a layer is not made of the same modules as the first."""
+    kinds = _kinds(layer)
+    if kinds == first:
+        return
     where = f"scan_layers: layer {position} is not like the first one"
-    if type(first) is not type(other) or ours.keys() != theirs.keys():
-        one, two = ours.keys() - theirs.keys(), theirs.keys() - ours.keys()
-        raise ValueError(
-            f"{where}: mismatched keys and classes. The first is a {type(first).__name__} with the modules {sorted(ours)}, this a "
-            f"{type(other).__name__}" + (f"; only there: {sorted(one)}, only here: {sorted(two)}" if one or two else "")
-        )
-    for name, mine in ours.items():
-        its = theirs[name]
-        path = name or "the layer"
-        if type(mine) is not type(its):
-            raise ValueError(f"{where}: {path} is a {type(its).__name__}, there a {type(mine).__name__}")
-        if mine.training is not its.training:
-            raise ValueError(f"{where}: {path} is in {'training' if its.training else 'evaluation'} mode, and that one isn't")
-        if type(mine).__module__.startswith("torch.nn."):
-            for attribute, value in _options(mine).items():
-                if _options(its).get(attribute) != value:
-                    raise ValueError(f"{where}: {path}.{attribute} is {_options(its).get(attribute)!r}, there it is {value!r}")
-
-
-def _options(module: nn.Module) -> dict[str, Any]:
-    """What one of PyTorch's modules was made with."""
-    return {name: value for name, value in vars(module).items() if isinstance(value, (bool, int, float, str, tuple)) and name != "training"}
+    if kinds.keys() != first.keys():
+        one, two = sorted(first.keys() - kinds.keys()), sorted(kinds.keys() - first.keys())
+        raise ValueError(f"{where}: mismatched keys. Modules only there: {one}, only here: {two}")
+    name = next(name for name, kind in kinds.items() if kind != first[name])
+    its, mine, path = kinds[name], first[name], name or "the layer"
+    if its.kind is not mine.kind:
+        raise ValueError(f"{where}: mismatched keys or classes. {path} is a {its.kind.__name__}, there a {mine.kind.__name__}")
+    if its.training is not mine.training:
+        raise ValueError(f"{where}: {path} is in {'training' if its.training else 'evaluation'} mode, and that one isn't")
+    option = next(key for key in {**mine.options, **its.options} if its.options.get(key) != mine.options.get(key))
+    raise ValueError(f"{where}: {path}.{option} is {its.options.get(option)!r}, there it is {mine.options.get(option)!r}")
 
 
 def _check_same_tensors(tensors: Sequence[Mapping[str, torch.Tensor]]) -> None:

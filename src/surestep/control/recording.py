@@ -120,7 +120,7 @@ class _Tracing:
         """There is no boundary inside."""
         raise RuntimeError(
             f"{self.name}: {cause.value}, inside of the function ({frames.user_line()}). It is recorded once, for all rounds, and its "
-            f"tensors have no values then. Compute with tensors (torch.where for a choice), and read results after it"
+            f"tensors have no values then. Compute with tensors (torch.where for a choice, index_select for an index), and read after it"
         )
 
     # Stand-ins
@@ -142,7 +142,7 @@ def _tracing(name: str, recorder: Recorder, code: Any) -> Generator[_Tracing]:
     """A trace within the recorder's. When it ends, all is as it was; tensors made in it that are still there say what they are."""
     tracing = _Tracing(name, recorder)
     with LOCK:
-        before = recorder.nest((name, code, frames.user_stack()), tracing, tracing.refuse)
+        before = recorder.nest((name, code, frames.user_line()), tracing, tracing.refuse)
         tracing.serial = recorder.serial
         try:
             yield tracing
@@ -217,7 +217,6 @@ def recorded(
             len(split.records()),
             len(inputs),
             read,
-            len(found.differentiable),
             tuple(value.index for value in outputs),
             tuple(None if value is None else value.index for value in gradients),
             tuple(drawn.draws for drawn in found.drawn),
@@ -240,6 +239,11 @@ def _derivative(
     found: Recorded, tracing: _Tracing, captures: Captures, leaves: list[XlaTensor], results: Sequence[Any]
 ) -> tuple[list[Ref | None], list[torch.Tensor]]:
     """Records the gradients of the inputs that have one, and of tensors from outside; gives both."""
+    if any(stand.grad is not None for stand in (*leaves, *(stand for _, stand in captures.stands.values()))):
+        raise RuntimeError(
+            f"{found.name}: the function calls backward(), whose gradients would be left inside of it. Use torch.autograd.grad, and return "
+            f"what it gives; or torch_xla.experimental.gradient_accumulation"
+        )
     found.differentiable = [place for place, result in enumerate(results) if result.requires_grad]
     found.wanted = [place for place, leaf in enumerate(leaves) if leaf.requires_grad]
     if not found.differentiable:
@@ -256,11 +260,6 @@ def _derivative(
         grads = torch.autograd.grad([results[place] for place in found.differentiable], sources, cotangents, allow_unused=True)
     of_inputs, of_sinks = grads[: len(found.wanted)], grads[len(found.wanted) :]
     used = [(tensor, grad) for (tensor, _), grad in zip(sinks, of_sinks, strict=True) if grad is not None]
-    if any(stand.grad is not None for stand in (*leaves, *(stand for _, stand in captures.stands.values()))):
-        raise RuntimeError(
-            f"{found.name}: the function calls backward(), whose gradients would be left inside of it. Use torch.autograd.grad, and return "
-            f"what it gives; or torch_xla.experimental.gradient_accumulation"
-        )
     found.gradients = [
         *(record._dense(leaves[place]._layout.sizes, leaves[place]._layout.dtype) for place in found.wanted),
         *(record._dense(grad._layout.sizes, grad._layout.dtype) for _, grad in used),  # type: ignore[missing-attribute]

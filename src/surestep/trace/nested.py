@@ -32,7 +32,6 @@ class Nested(NamedTuple):
     split: int
     inputs: int  # leaves that are what the function is given
     captured: int  # leaves that the function reads from outside
-    cotangents: int  # leaves of the derivative, one a result that has one
     outputs: tuple[int, ...]  # values of the results
     gradients: tuple[int | None, ...]  # values of the derivative's results; None: zero
     draws: tuple[int, ...]  # of each seed, how often it is drawn from
