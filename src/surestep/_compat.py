@@ -152,7 +152,9 @@ def serve_control_flow(kind: type[torch.Tensor], functions: dict[str, Callable[.
     for operator in (associative_scan_op, cond_op, map_impl, scan_op, while_loop_op):
         operator.py_impl(torch._C.DispatchKey.AutogradXLA)(functions[operator.name()])
         operator.py_impl(kind)(functions[operator.name()])
-    compiled = utils._hop_compile_and_call
+    compiled = getattr(utils, "_hop_compile_and_call", None)
+    if compiled is None:  # a PyTorch that calls the operators in another way, or at once
+        return
 
     def call(fn: Callable[..., Any], args: Any, kwargs: Any = None) -> Any:
         if any(isinstance(leaf, kind) for leaf in tree_leaves((args, kwargs))):

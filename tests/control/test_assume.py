@@ -68,6 +68,20 @@ def test_kinds_of_arguments_and_modes():
     assert len(calls) == 5
 
 
+def test_what_becomes_of_tensors_from_outside_is_seen():
+    weight = torch.ones(2, device="xla")
+    pure, calls = counted(lambda x: x * weight)
+    x = torch.ones(2, device="xla")
+    assert not pure(x).requires_grad
+    weight.requires_grad_()
+    pure(x * 3).sum().backward()
+    assert weight.grad.tolist() == [3, 3]
+    weight.data = torch.full((2,), 5.0, device="xla")
+    assert pure(x).tolist() == [5, 5] and len(calls) == 3
+    pure(x), pure(x * 2)
+    assert len(calls) == 3
+
+
 def test_one_inside_another_and_inside_a_scan():
     from surestep.control.scan import scan
 

@@ -316,6 +316,23 @@ def test_what_is_kept_is_no_more_than_the_graph_would_keep():
     assert len(kept.values) == 3 and len(anew.values) == 1 and anew.again  # the carry, sin's operand, and exp's result
 
 
+def test_memory_of_a_program():
+    """A round of ten sines keeps what each of them reads; or, computed again, the carry only."""
+
+    def sines(c, x):
+        for _ in range(10):
+            c = torch.sin(c)
+        return c + x, None
+
+    found = []
+    for way in ("kept", "again"):
+        c = torch.ones(64, 1024, device="xla", requires_grad=True)
+        with surestep.step():
+            scan(sines, c, torch.ones(8, 1, device="xla"), **WAYS[way])[0].sum().backward()
+        found.append(c._storage.trace.ran.executable.memory_analysis().temp_size_in_bytes)
+    assert found[0] < 10 * 9 * c.nbytes and found[1] < 12 * c.nbytes
+
+
 def test_memory_of_what_was_recorded_is_given_back():
     xs = torch.ones(2, 2, device="xla")
     w = torch.ones(2, device="xla", requires_grad=True)
@@ -455,6 +472,18 @@ def test_a_derivative_of_the_derivative_is_an_error():
     x = torch.ones(2, device="xla", requires_grad=True)
     with pytest.raises(NotImplementedError, match="derivative of its derivative"):
         torch.autograd.grad(scan(lambda c, y: (c * c + y, None), x, stack())[0].sum(), x, create_graph=True)
+
+
+def test_an_interrupt_inside_leaves_the_trace_around_as_it_was():
+    pending = torch.ones(2, device="xla") * 3
+
+    def interrupted(c, x):
+        c = c * pending
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        scan(interrupted, torch.ones(2, device="xla"), stack())
+    assert (pending + 1).tolist() == [4, 4] and scan(lambda c, x: (c * pending, x), pending, stack())[0].tolist() == [81, 81]
 
 
 def test_eager_mode():

@@ -25,30 +25,30 @@ class Memory:
     """What was recorded of which function, for which kind of arguments; for as long as the function lives."""
 
     def __init__(self) -> None:
-        self.kept: weakref.WeakKeyDictionary[Any, dict[Hashable, Kept]] = weakref.WeakKeyDictionary()
+        self.kept: weakref.WeakKeyDictionary[Any, dict[Hashable, tuple[Kept, tuple]]] = weakref.WeakKeyDictionary()
 
     def find(self, owner: Any, kind: Hashable, make: Callable[[], Kept]) -> tuple[Kept, list[Drawn]]:
         """What was recorded, or is now, by ``make``; and from where on it draws random numbers this time."""
         known = self.kept.setdefault(owner, {})
         key = (kind, modes())
-        found = known.get(key)
-        if found is None or not _is_there(found.outside):
+        found, state = known.get(key, (None, None))
+        if found is None or _state(found.outside) != state:
             found = make()
             if len(known) >= _LIMIT:
                 known.clear()
-            known[key] = found
+            known[key] = found, _state(found.outside)
             return found, found.function.drawn
         drawn = [each._replace(seed=each.stream.seed, offset=each.stream.offset) for each in found.function.drawn]
         return found, drawn
 
 
-def _is_there(outside: Outside) -> bool:
-    """Whether the tensors from outside still are what they were."""
-    for place, storage in enumerate(outside.captured):
-        tensor: Any = outside.tensors.get(place)
-        if storage.lost is not None or (tensor is not None and tensor._storage is not storage):
-            return False
-    return True
+def _state(outside: Outside) -> tuple:
+    """What must stay as it is of the tensors from outside: their memory, and whether they want gradients. Not their values."""
+    tensors: Any = outside.tensors.values()
+    return (
+        *((id(tensor._storage), tensor._layout, tensor.requires_grad) for tensor in tensors),
+        *(storage.lost for storage in outside.captured),
+    )
 
 
 def modes() -> Hashable:

@@ -84,45 +84,36 @@ class Body(NamedTuple):
 
 
 def computes_again(name: str, partition_fn: Callable[..., Any] | None) -> bool:
-    """Whether rounds are computed again for their derivative."""
-    called = None if partition_fn is None else getattr(partition_fn, "__name__", None)
-    if called in (None, "default_partition") and (partition_fn is None or called):
-        return False
-    if called == "min_cut_rematerialization_partition":
-        return True
-    raise ValueError(
-        f"{name}: partition_fn={partition_fn!r} is for graphs of AOTAutograd, which there are none of here. It may be "
-        f"functorch.compile.default_partition, or min_cut_rematerialization_partition, which computes each round again for its derivative"
-    )
+    """Whether rounds are computed again for their derivative; told by the function's name, as importing functorch's takes seconds."""
+    called = "default_partition" if partition_fn is None else getattr(partition_fn, "__name__", None)
+    if called not in ("default_partition", "min_cut_rematerialization_partition"):
+        raise ValueError(
+            f"{name}: partition_fn={partition_fn!r} is for graphs of AOTAutograd, which there are none of here. It may be "
+            f"functorch.compile.default_partition, or min_cut_rematerialization_partition, which computes each round again for its "
+            f"derivative"
+        )
+    return called != "default_partition"
 
 
 def rounds(body: Body, init: Tree, parts: Sequence[Part], length: int, again: bool, pure: bool) -> tuple[Any, Any]:
     """The last carry, and what the rounds gave besides."""
-    name, recorder = body.name, recorder_of(body.name, init, Tree(body.name, "xs", [part.tensors[0] for part in parts]))
-    for part in parts:
-        recorder_of(name, Tree(name, "xs", list(part.tensors)))
+    recorder = recorder_of(body.name, init, *(Tree(body.name, "xs", list(part.tensors)) for part in parts))
 
     def make() -> Kept:
         return _recorded(body, recorder, init, [part.input for part in parts], length)
 
     with LOCK:
         if pure:
-            kind = (
-                *(init.structure, body.structure, tuple(part.input for part in parts)),
-                *(
-                    tuple(Input(record._dense(each.shape, each.dtype), each.requires_grad) for each in init.tensors),
-                    recorder.device,
-                    length < 2,
-                ),
-            )
+            carried = tuple(Input(record._dense(each.shape, each.dtype), each.requires_grad) for each in init.tensors)
+            slices = tuple(part.input for part in parts)
+            kind = (init.structure, carried, body.structure, slices, recorder.device, length < 2)
             (function, outside, structure), drawn = _memory.find(body.owner or body.function, kind, make)
         else:
             function, outside, structure = make()
             drawn = function.drawn
         advance(drawn, length)
-        application = Application(
-            function, len(init.tensors), tuple(len(part.tensors) if part.listed else 0 for part in parts), length, again
-        )
+        sizes = tuple(len(part.tensors) if part.listed else 0 for part in parts)
+        application = Application(function, len(init.tensors), sizes, length, again)
         tensors = [*init.tensors, *(tensor for part in parts for tensor in part.tensors)]
         results = applied(application, outside, tensors, drawn)
     carries = len(init.tensors)
