@@ -1,5 +1,6 @@
 """Threads, processes and autograd's own threads."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -70,6 +71,18 @@ def test_two_devices_backward_included_whatever_came_first(order):
         [sys.executable, "-c", "\n".join(lines)], env={**__import__("os").environ, "CPU_NUM_DEVICES": "2"}, capture_output=True, text=True
     )
     assert done.stdout.strip() == "ok", done.stderr
+
+
+def test_backward_on_the_second_device_where_a_thread_began_in_inference_mode():
+    """The mode's end puts back what was set for the thread inside of it."""
+    script = (
+        "import torch, surestep\n"
+        "with torch.inference_mode(): torch.ones(2, device='xla') + 1\n"
+        "x = torch.ones(3, device='xla:1', requires_grad=True)\n"
+        "print(torch.autograd.grad((x * 3).sum(), x)[0].tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "CPU_NUM_DEVICES": "2"}, capture_output=True, text=True)
+    assert done.stdout.strip() == "[3.0, 3.0, 3.0]", done.stderr
 
 
 def test_a_forked_child_is_told_not_to_use_the_device():

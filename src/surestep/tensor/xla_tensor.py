@@ -40,10 +40,11 @@ class _Thread(threading.local):
         """Backward runs on the thread that calls it.
 
         PyTorch would start a thread a device at the first backward of the process, and count the devices then: too early, if that was
-        before this device was registered, and our guard can only say one. The switch belongs to the thread.
+        before this device was registered, and our guard can only say one. The switch belongs to the thread; the end of
+        ``inference_mode`` puts it back to what it was at the beginning.
         """
         _compat.set_multithreading_enabled(False)
-        self.ready = True
+        self.ready = not torch.is_inference_mode_enabled()
 
 
 thread = _Thread()
