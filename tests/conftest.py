@@ -26,6 +26,8 @@ SLICED = (
     "tests/tensor/test_generators.py",
     "tests/tensor/test_linear.py",
     "tests/tensor/test_random.py",
+    "tests/torch_xla/test_fsdp.py::test_",
+    "tests/torch_xla/test_zero.py::test_",
     "tests/training/test_optimizers.py",
 )
 PARTS = 4
