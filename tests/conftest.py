@@ -19,6 +19,8 @@ SLICED = (
     "tests/lower/",
     "tests/loop/test_updates.py",
     "tests/parallel/",
+    "tests/torch_xla/test_fsdp.py::test_",
+    "tests/torch_xla/test_zero.py::test_",
     "tests/replay/test_stale.py::test_verified",
     "tests/tensor/test_bounds.py",
     "tests/tensor/test_copies.py",

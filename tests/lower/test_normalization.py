@@ -82,3 +82,23 @@ def test_rms_norm(affine, eps):
     gradients = torch.autograd.grad(result, (image, weight) if affine else (image,), grad)
     if affine:
         FAMILY.check_lowered(RMS_NORM[1], gradients, grad, image, [5, 6], rstd, weight, [True, True])
+
+
+@pytest.mark.parametrize("parameters", [torch.bfloat16, torch.float16, torch.float32, None])
+@pytest.mark.parametrize("statistics_kept", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_batch_norm_in_half_precision_trains(dtype, statistics_kept, parameters):
+    """What is saved for the backward has the dtype of the parameters, or of the operand: the backward asks for it."""
+    if parameters not in (dtype, torch.float32, None):
+        pytest.skip("the CPU takes no such mixture")
+    found = []
+    for device in ("cpu", "xla"):
+        torch.manual_seed(0)
+        module = torch.nn.BatchNorm1d(4, affine=parameters is not None, track_running_stats=statistics_kept)
+        module = module.to(device, parameters or dtype)
+        image = torch.randn(8, 4, dtype=dtype).to(device).requires_grad_()
+        result = module(image)
+        result.float().pow(3).mean().backward()
+        found.append([tensor.cpu() for tensor in (result.detach(), image.grad, *(p.grad for p in module.parameters()))])
+    for ours, theirs in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)

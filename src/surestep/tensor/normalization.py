@@ -23,13 +23,21 @@ def batch_norm(args: tuple, kwargs: dict) -> tuple[XlaTensor, XlaTensor, XlaTens
         output, saved, _ = _EVALUATION((tensor, weight, bias, mean, variance, momentum, eps), {})
         return output, saved.new_empty(0), saved.new_empty(0)  # nothing is saved: backward takes the running statistics
     if mean is None:
-        return _NO_STATISTICS((tensor, weight, bias, training, momentum, eps), {})
+        output, saved_mean, saved_deviation = _NO_STATISTICS((tensor, weight, bias, training, momentum, eps), {})
+        return output, *_saved(args, saved_mean, saved_deviation)
     output, saved_mean, saved_deviation, new_mean, new_variance = _FUNCTIONAL(
         (tensor, weight, bias, mean, variance, training, momentum, eps), {}
     )
     copies.copy_((mean, new_mean), {})
     copies.copy_((variance, new_variance), {})
-    return output, saved_mean, saved_deviation
+    return output, *_saved(args, saved_mean, saved_deviation)
+
+
+def _saved(args: tuple, *values: XlaTensor) -> list[Any]:
+    """In the dtype that the CPU has them in, and asks for in the backward: the parameters', or the operand's where there are none."""
+    tensor, *parameters = args[:5]
+    dtype = next((parameter for parameter in parameters if parameter is not None), tensor).dtype
+    return [value if value.dtype is dtype else value.to(dtype) for value in values]
 
 
 def batch_norm_out(args: tuple, kwargs: dict[str, Any]) -> tuple[XlaTensor, ...]:
