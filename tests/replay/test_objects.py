@@ -637,6 +637,46 @@ def enumeration_members_that_look_alike(device):
 
 
 @case(True)
+def tuples_with_attributes(device):
+    class Pair(tuple):
+        factor = 1.0
+
+    class S:
+        pair = Pair((1.0, 2.0))
+
+    def step(x):
+        return x * S.pair[1] * S.pair.factor
+
+    def between(i):
+        if i == 5:
+            S.pair = Pair((1.0, 2.0))
+            S.pair.factor = 3.0
+
+    return Case(step, between)
+
+
+@case(True)
+def one_of_many_layers(device):
+    net = nn.Sequential(*(nn.Hardtanh(-9.0 - i, 9.0) for i in range(60)), nn.Linear(4, 2)).double().to(device)
+    with torch.no_grad():
+        net[60].weight.fill_(0.5)
+        net[60].bias.fill_(0.1)
+
+    def step(x):
+        return net(x).detach()
+
+    def between(i):
+        if i == 4:
+            net[30].max_val = 0.5
+        if i == 7:
+            net[40] = nn.ReLU()
+        if i == 10:
+            net[10].register_forward_hook(lambda module, args, out: out * 2)
+
+    return Case(step, between)
+
+
+@case(True)
 def a_mode_of_a_child(device):
     net = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.BatchNorm1d(4), nn.Tanh())).double().to(device)
 

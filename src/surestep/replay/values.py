@@ -147,7 +147,7 @@ def same(one: Any, two: Any) -> bool:
         return True
     if type(one) is not type(two) or isinstance(one, (enum.Enum, frozenset)):
         return False
-    if isinstance(one, tuple):
+    if isinstance(one, tuple) and not hasattr(one, "__dict__"):
         return len(one) == len(two) and all(map(same, one, two))
     if isinstance(one, slice):
         return same((one.start, one.stop, one.step), (two.start, two.stop, two.step))
