@@ -993,7 +993,7 @@ def slots(device):
     return Case(step, lambda i: setattr(c, "k", float(i // 4)))
 
 
-@case(False)
+@case(True)
 def namedtuple_config(device):
     C = collections.namedtuple("C", "k it")
     st = {"c": C(1.0, 2)}

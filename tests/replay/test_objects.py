@@ -611,6 +611,109 @@ def argument_namedtuple(device):
     return Case(step)
 
 
+@case(True)
+def enumeration_members_that_look_alike(device):
+    class Mode(enum.Enum):
+        A = 1
+        B = 2
+
+        def __repr__(self):
+            return "a mode"
+
+    class S:
+        mode = Mode.A
+        pair = (Mode.A, 1)
+
+    def step(x):
+        return x * S.mode.value * S.pair[0].value
+
+    def between(i):
+        if i == 5:
+            S.mode = Mode.B
+        if i == 9:
+            S.pair = (Mode.B, 1)
+
+    return Case(step, between)
+
+
+@case(True)
+def tuples_with_attributes(device):
+    class Pair(tuple):
+        factor = 1.0
+
+    class S:
+        pair = Pair((1.0, 2.0))
+
+    def step(x):
+        return x * S.pair[1] * S.pair.factor
+
+    def between(i):
+        if i == 5:
+            S.pair = Pair((1.0, 2.0))
+            S.pair.factor = 3.0
+
+    return Case(step, between)
+
+
+@case(True)
+def one_of_many_layers(device):
+    net = nn.Sequential(*(nn.Hardtanh(-9.0 - i, 9.0) for i in range(60)), nn.Linear(4, 2)).double().to(device)
+    with torch.no_grad():
+        net[60].weight.fill_(0.5)
+        net[60].bias.fill_(0.1)
+
+    def step(x):
+        return net(x).detach()
+
+    def between(i):
+        if i == 4:
+            net[30].max_val = 0.5
+        if i == 7:
+            net[40] = nn.ReLU()
+        if i == 10:
+            net[10].register_forward_hook(lambda module, args, out: out * 2)
+
+    return Case(step, between)
+
+
+@case(True)
+def a_mode_of_a_child(device):
+    net = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.BatchNorm1d(4), nn.Tanh())).double().to(device)
+
+    def step(x):
+        return net(x).detach()
+
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.fill_(0.2)
+    return Case(step, lambda i: net[1][0].train(i // 4 % 2 == 0), lambda: list(net.buffers()))
+
+
+@case(True)
+def an_average_over_the_state_dict(device):
+    net, opt = trained(device)
+    ema = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double().to(device)
+    ema.load_state_dict(net.state_dict())
+
+    def step(x):
+        opt.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        opt.step()
+        with torch.no_grad():
+            current = net.state_dict()
+            for key, value in ema.state_dict().items():
+                if value.dtype.is_floating_point:
+                    value.mul_(0.9).add_(current[key], alpha=0.1)
+        return loss.detach()
+
+    def between(i):
+        if i == 6:
+            ema[0].weight = nn.Parameter(torch.zeros_like(ema[0].weight))
+
+    return Case(step, between, lambda: list(ema.parameters()))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_as_plain_pytorch(name):
     beside(*CASES[name])

@@ -101,11 +101,12 @@ def _of_super(walk: Any, value: Super, name: str) -> Value:
     walk.guards.order(kind)
     behind = kind.__mro__[kind.__mro__.index(value.owner) + 1 :]
     for each in behind:
-        found = vars(each).get(name, MISSING)
+        names = walk.guards.of_class(each)
+        found = names.get(name, MISSING)
         if found is not MISSING:
-            walk.guards.item(vars(each), name, found, f"{each.__name__}.")
+            walk.guards.item(names, name, found, f"{each.__name__}.")
             return from_class(walk, receiver, found, f"super().{name}")
-        walk.guards.lacks(vars(each), name, each.__name__)
+        walk.guards.lacks(names, name, each.__name__)
     raise Missing(f"super() has no attribute {name!r}")
 
 
@@ -172,12 +173,12 @@ def held(walk: Any, kind: Any, name: str) -> Any:
     """A class's attribute, as the class holds it; guarded, as is that the classes before don't have it."""
     walk.guards.order(kind)
     for each in kind.__mro__:
-        held = vars(each)
-        if name in held:
-            walk.guards.item(held, name, held[name], f"{each.__name__}.")
-            return held[name]
+        names = walk.guards.of_class(each)
+        if name in names:
+            walk.guards.item(names, name, names[name], f"{each.__name__}.")
+            return names[name]
         if each is not object:
-            walk.guards.lacks(held, name, each.__name__)
+            walk.guards.lacks(names, name, each.__name__)
     return MISSING
 
 

@@ -78,7 +78,7 @@ def call(walk: Any, function: Value, args: list[Value], kwargs: dict[str, Value]
         return modules.construct(walk, thing, args, kwargs)
     if not isinstance(thing, (type, types.BuiltinFunctionType)) and isinstance(vars(type(thing)).get("__call__"), types.FunctionType):
         walk.guards.type(thing)
-        walk.guards.item(vars(type(thing)), "__call__", vars(type(thing))["__call__"], f"{type(thing).__name__}.")
+        attributes.in_class(walk, type(thing), "__call__")
         return _function(walk, type(thing).__call__, [Known(thing, function.path), *args], kwargs, function.path)
     raise refusal(thing)
 

@@ -36,6 +36,7 @@ class Guards:
         self.orders: dict[int, tuple[type, tuple]] = {}
         self.counts: dict[int, tuple[Any, int, str]] = {}
         self.optimizers: dict[int, tuple[torch.optim.Optimizer, str]] = {}
+        self.classes: dict[type, Mapping[str, Any]] = {}
         self.slots: dict[tuple[int, str], tuple[Any, Any, Any, str]] = {}
         self.unfilled: dict[tuple[int, Any], tuple[Mapping[Any, Any], Any, str]] = {}
         self.sets: dict[int, tuple[set, frozenset, str]] = {}
@@ -45,6 +46,10 @@ class Guards:
         self.kept: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where tensors of the call are kept: a container and a key
 
     # What the walk notes
+
+    def of_class(self, kind: Any) -> Mapping[str, Any]:
+        """What a class holds: always the same view, so that nothing is guarded twice."""
+        return self.classes.setdefault(kind, vars(kind))
 
     def keep(self, container: Any, key: Any) -> None:
         """``container[key]`` is a tensor that the call makes; an object's ``__dict__`` for an attribute."""
@@ -180,11 +185,16 @@ def _shown(value: Any) -> str:
     return text if len(text) < 60 else f"a {type(value).__name__}"
 
 
+_MANY = 200  # conditions that are worth a function of their own: more take longer to compile than they save
+
+
 def together(conditions: list[tuple[str, tuple[Any, ...]]], **functions: Any) -> Callable[[], bool]:
     """One function for many conditions: compiled, it takes a third of the time of calls for each.
 
     A condition is an expression with ``{}`` for each of its objects. It may call ``functions``.
     """
+    if len(conditions) > _MANY:
+        return _alike(conditions, functions)
     names: dict[int, str] = {}
     things = [thing for _, of in conditions for thing in of]
     for thing in things:
@@ -193,6 +203,19 @@ def together(conditions: list[tuple[str, tuple[Any, ...]]], **functions: Any) ->
     made: dict[str, Any] = {"same": same, **functions}
     exec(f"def make({', '.join(names.values())}):\n    def holds():\n        return {text or True}\n    return holds", made)
     return made["make"](*{id(thing): thing for thing in things}.values())
+
+
+def _alike(conditions: list[tuple[str, tuple[Any, ...]]], functions: dict[str, Any]) -> Callable[[], bool]:
+    """The same with a function for each expression, which is called for all objects that it is about."""
+    kinds: dict[str, list[tuple[Any, ...]]] = {}
+    for expression, of in conditions:
+        kinds.setdefault(expression, []).append(of)
+    checks = []
+    for expression, rows in kinds.items():
+        names = [f"_{position}" for position in range(len(rows[0]))]
+        check = eval(f"lambda {', '.join(names)}: {expression.format(*names)}", {"same": same, **functions})
+        checks.append((check, list(zip(*rows, strict=True))))
+    return lambda: all(all(map(check, *columns)) if columns else check() for check, columns in checks)
 
 
 def _entry(key: Any) -> tuple[str, tuple[Any, ...]]:

@@ -117,7 +117,7 @@ def guard_whole(walk: Any, module: Known) -> None:
     for kind in type(thing).__mro__:
         if attributes.trusted(kind.__module__):
             break
-        walk.guards.count(vars(kind), kind.__name__)  # what it gets could hide an attribute or a method of PyTorch's
+        walk.guards.count(walk.guards.of_class(kind), kind.__name__)  # what it gets could hide an attribute or a method of PyTorch's
     _no_hooks(walk, module)
     own = vars(thing)
     walk.guards.count(own, module.path)

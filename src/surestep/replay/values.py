@@ -145,8 +145,16 @@ def _is_simple(kind: type) -> bool:
 
 
 def same(one: Any, two: Any) -> bool:
-    """Whether they are the same object, or equal ones of a kind that can't be changed: in their types too, and the sign of a 0."""
-    return one is two or (plain(one) and type(one) is type(two) and repr(one) == repr(two))
+    """Whether they are the same object, or equal numbers, texts or tuples of them: in their types too, and the sign of a 0."""
+    if one is two:
+        return True
+    if type(one) is not type(two) or isinstance(one, (enum.Enum, frozenset)):
+        return False
+    if isinstance(one, tuple) and not hasattr(one, "__dict__"):
+        return len(one) == len(two) and all(map(same, one, two))
+    if isinstance(one, slice):
+        return same((one.start, one.stop, one.step), (two.start, two.stop, two.step))
+    return plain(one) and repr(one) == repr(two)
 
 
 def join(a: Value | None, b: Value | None) -> Value:
