@@ -93,4 +93,6 @@ _before_start.append(_connect)
 _process.register()
 _process.at_first_use(lambda: importlib.import_module("surestep.control.higher_order").register())
 # The loop's hooks on optimizers are set when the device is first used, whatever was imported until then.
-_process.at_first_use(lambda: [importlib.import_module(f"surestep.loop.{name}") for name in ("boundaries", "updates", "averages", "drift")])
+_process.at_first_use(
+    lambda: [importlib.import_module(f"surestep.loop.{name}") for name in ("boundaries", "updates", "loaded", "averages", "drift")]
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 
@@ -360,6 +361,77 @@ def test_what_saved_a_parameter_hears_of_the_step(net):
     step(x())
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         outside.backward()
+
+
+def accumulating(net, **options):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step(value, last):
+        loss = net(value).square().mean()
+        loss.backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad(**options)
+        return loss.detach()
+
+    return step
+
+
+@pytest.mark.parametrize("options", [{}, {"set_to_none": False}], ids=["to none", "to zero"])
+def test_micro_batches_that_end_with_zero_grad(net, options):
+    """Each kind of micro-batch is replayed: also the one that uses up the gradients that a replay of another made."""
+    expected = accumulating(copy.deepcopy(net).cpu(), **options)
+    compiled = surestep.compile(accumulating(net, **options))
+    for number in range(18):
+        value, last = torch.full((2, 3), 0.1 * number), number % 3 == 2
+        torch.testing.assert_close(compiled(value.to("xla"), last).cpu(), expected(value, last))
+    kinds = [plan.runs for plans in compiled.plans.values() for plan in plans]
+    assert len(kinds) >= 2 and all(kinds) and sum(kinds) == 18 - compiled.recorded
+    assert counted(compiled, x(), False).replays == counted(compiled, x(), True).replays == 1
+
+
+HOLDS = {
+    "itself": lambda grad: grad,
+    "alias": lambda grad: grad.detach(),
+    "view": lambda grad: grad[0],
+    "graph": lambda grad: (grad * torch.ones(3, device=grad.device, requires_grad=True)).sum(),
+}
+
+
+@pytest.mark.parametrize("hold", HOLDS.values(), ids=HOLDS)
+@pytest.mark.parametrize("used_up", [True, False], ids=["used up", "made anew"])
+def test_a_gradient_that_somebody_holds(net, hold, used_up):
+    """It is what it is in PyTorch, though later replays use up gradients or make new ones."""
+
+    def run(net, compile):
+        def step(value):
+            if not used_up:
+                net.zero_grad()
+            loss = net(value).square().mean()
+            loss.backward()
+            if used_up:
+                net.zero_grad()
+            return loss.detach()
+
+        def call(number):
+            if used_up:
+                net(torch.ones(2, 3, device=device)).sum().backward()
+                surestep.sync()
+            held = hold(net.weight.grad) if number == 6 else None
+            surestep.sync()
+            step(torch.full((2, 3), 0.1 * number, device=device))
+            return held
+
+        device, step = net.weight.device, compile(step)
+        held = [call(number) for number in range(9)][6]
+        if held.grad_fn is not None and not used_up:  # else PyTorch refuses: what it needs was added to
+            held.backward()
+        return held.detach().cpu(), step
+
+    expected, _ = run(copy.deepcopy(net).cpu(), lambda step: step)
+    found, step = run(net, surestep.compile)
+    torch.testing.assert_close(found, expected)
+    assert runs(step) >= 4
 
 
 def test_threads(net):

@@ -194,3 +194,38 @@ def test_sigterm_makes_the_next_step_due(devices, tmp_path):
     assert not quiet.should_save(3)
     with pytest.raises(RuntimeError, match="chkpt_on_preemption=False"):
         quiet.reached_preemption(3)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, functools.partial(torch.optim.SGD, momentum=0.9)], ids=["AdamW", "SGD"])
+@pytest.mark.parametrize("where", [None, "cpu"])
+def test_loaded_state_of_an_optimizer_lies_as_its_parameters(devices, tmp_path, kind, where):
+    """As state that its steps make does: no device holds the whole of it after a checkpoint was read."""
+    mesh = xs.get_1d_mesh("data")
+
+    def made(spec):
+        parameter = nn.Parameter(torch.ones(8, 8 * devices, device="xla"))
+        xs.mark_sharding(parameter, mesh, spec)
+        return parameter, kind([parameter], lr=0.1)
+
+    def stepped(parameter, optimizer):
+        with surestep.step():
+            (parameter * torch.arange(8.0 * devices, device="xla")).square().sum().backward()
+            optimizer.step()
+        return parameter.detach().cpu()
+
+    parameter, optimizer = made((None, "data"))
+    stepped(parameter, optimizer)
+    torch.save({"parameter": parameter.detach(), "optimizer": optimizer.state_dict()}, tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", map_location=where)
+    again, other = made((None, "data"))
+    with torch.no_grad():
+        again.copy_(state["parameter"])
+    other.load_state_dict(state["optimizer"])
+    parameter.grad = None
+
+    def lie():
+        return {value.sharding_spec for value in other.state[again].values() if isinstance(value, torch.Tensor) and value.ndim}
+
+    assert lie() == {again.sharding_spec} == {parameter.sharding_spec}
+    torch.testing.assert_close(stepped(again, other), stepped(parameter, optimizer))
+    assert lie() == {again.sharding_spec}

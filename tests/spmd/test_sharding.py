@@ -249,6 +249,20 @@ def test_wrong_meshes_are_errors(devices):
             xs.mark_sharding(torch.randn(8, device="xla"), xs.Mesh(np.arange(devices)[::-1], (devices,)), (0,))
 
 
+@pytest.mark.parametrize("spec", [None, 0, "data"])
+def test_what_is_no_spec_is_an_error(devices, spec):
+    for call in (xs.mark_sharding, xs.mark_sharding_with_gradients, lambda _, *given: xs.ShardingSpec(*given)):
+        with pytest.raises(TypeError, match="expected a tuple with one entry a dimension"):
+            call(torch.ones(8, device="xla"), grid(devices), spec)
+
+
+@pytest.mark.parametrize("mesh", [None, ("data",), "data"])
+def test_what_is_no_mesh_is_an_error(mesh):
+    for call in (xs.mark_sharding, xs.mark_sharding_with_gradients, lambda _, *given: xs.ShardingSpec(*given)):
+        with pytest.raises(TypeError, match=r"expected an xs\.Mesh"):
+            call(torch.ones(8, device="xla"), mesh, (None,))
+
+
 def test_a_mesh_tells_its_figures(devices):
     mesh = grid(devices)
     assert mesh.size() == devices

@@ -184,8 +184,9 @@ def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpe
     Raises:
         ValueError: The spec doesn't fit the tensor or the mesh.
         RuntimeError: SPMD is off.
-        TypeError: The tensor isn't on the xla device.
+        TypeError: The tensor isn't on the xla device, the mesh is no mesh, or the spec no tuple.
     """
+    _check_types(mesh, partition_spec)
     sharding.mark(_on_device(tensor, "mark_sharding"), mesh.sharding(partition_spec, tensor.shape))
     return tensor
 
@@ -219,6 +220,15 @@ def _on_device(tensor: Any, name: str) -> XlaTensor:
     return tensor
 
 
+def _check_types(mesh: Any, partition_spec: Any) -> None:
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"the mesh is {mesh!r}, expected an xs.Mesh. Write xs.Mesh(device_ids, mesh_shape, axis_names)")
+    if not isinstance(partition_spec, Sequence) or isinstance(partition_spec, str):
+        raise TypeError(
+            f"the partition spec is {partition_spec!r}, expected a tuple with one entry a dimension: the axis that splits it, or None"
+        )
+
+
 class _MarkWithGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
@@ -233,6 +243,7 @@ class _MarkWithGradients(torch.autograd.Function):
 
 def mark_sharding_with_gradients(tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
     """A tensor with the same values that lies so, and whose gradient does. For activations; ``mark_sharding`` doesn't reach gradients."""
+    _check_types(mesh, partition_spec)
     mesh.sharding(partition_spec, tensor.shape)
     found: Any = _MarkWithGradients.apply(tensor, mesh, partition_spec)
     return found
@@ -277,6 +288,7 @@ class ShardingSpec:
     minibatch: bool = False
 
     def __post_init__(self) -> None:
+        _check_types(self.mesh, self.partition_spec)
         for part in self.partition_spec:
             self.mesh.axes(part)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
+from collections.abc import Callable
 from itertools import chain, repeat
 from operator import attrgetter, is_, is_not
 from typing import Any
@@ -13,6 +15,7 @@ import torch
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_unflatten
 
+from surestep import _compat
 from surestep.execute import spmd, transfer
 from surestep.execute.interrupts import Held
 from surestep.execute.program import Program, numbers_to_device
@@ -54,7 +57,7 @@ class Plan(Binding):
         self.seen = [value for values in self.group_values for value in values]
         self.float_array: Any = None
         self.int_array: Any = None
-        self.reused: list[Storage | None] = [None] * len(self.new_grads)
+        self.reused: list[Callable[[], Storage | None]] = [_no_storage] * len(self.new_grads)  # weak: a gradient that goes away is gone
         self.where = spmd.target(recorder.device, recorder.spread)
         self.lie = tuple(leaf.sharding for leaf in taken.leaves) if recorder.spread else ()
         self.said = [tensor._storage.sharding for tensor in arguments.tensors]  # of the arguments, after the call
@@ -133,6 +136,8 @@ class Plan(Binding):
         storages: list[Any] = list(self.storages)
         for position, number in self.from_argument:
             storages[position] = tensors[number]._storage
+        if not all(_is_alone(self.params[number]) for number in self.used_up):
+            return None
         if self.from_grad:
             grads = list(map(_grad, self.params))
             for number, layout, whole in self.grad_layouts:
@@ -140,8 +145,6 @@ class Plan(Binding):
                     return None
             for position, number in self.from_grad:
                 storages[position] = grads[number]._storage
-            if any(_is_shared(grads, number) for number in self.used_up):
-                return None
             of_grads = {id(storages[position]) for position, _ in self.from_grad}
             others = {*self.outside, *(id(tensor._storage) for tensor in tensors)}
             if len(of_grads) < len(self.from_grad) or not of_grads.isdisjoint(others):
@@ -254,13 +257,14 @@ class Plan(Binding):
         """New gradients. Where nobody else holds the one before, its object goes on with the new values, which costs less."""
         recorder, params = self.recorder, self.params
         for slot, (position, number, layout, whole) in enumerate(self.new_grads):
+            alone = _is_alone(params[number])  # before anything here holds it
             grad: Any = params[number].grad
-            storage = self.reused[slot]
-            alone = storage is not None and sys.getrefcount(grad) <= _ALONE and sys.getrefcount(storage) <= _ALONE + 2
-            if alone and grad._storage is storage and grad._layout is layout and storage.layout is whole and grad.grad_fn is None:
+            storage: Any = self.reused[slot]()
+            if alone and grad._storage is storage and grad._layout is layout and storage.layout is whole:
                 storage.array, storage.serial = arrays[position], 0
                 continue
-            self.reused[slot] = storage = Storage(recorder, whole, arrays[position])
+            storage = Storage(recorder, whole, arrays[position])
+            self.reused[slot] = weakref.ref(storage)
             params[number].grad = fresh(storage) if layout is whole else alias(storage, layout, None)
         for number in self.no_grads:
             params[number].grad = None
@@ -301,9 +305,18 @@ class Plan(Binding):
             storage.lost = f"this tensor's value is lost: its memory was given to {self.program.name}, which failed: {error}"
 
 
-def _is_shared(grads: list[Any], number: int) -> bool:
-    """Whether somebody else than its parameter holds a gradient, or a tensor over the same memory."""
-    return sys.getrefcount(grads[number]) > _ALONE or sys.getrefcount(grads[number]._storage) > _ALONE
+def _is_alone(param: Any) -> bool:
+    """Whether a parameter has a gradient that nothing else holds: no variable, no graph, no other tensor over its memory."""
+    return (
+        type(param.grad) is XlaTensor
+        and sys.getrefcount(param.grad) <= 2  # PyTorch's, for the parameter, and the call that counts them
+        and _compat.use_count(param.grad) <= 2  # the object's and the parameter's; a graph's is no object of Python's
+        and sys.getrefcount(param.grad._storage) <= 2
+    )
+
+
+def _no_storage() -> None:
+    """Stands for a weak reference to a storage that there isn't yet."""
 
 
 class _Nothing:
@@ -312,7 +325,6 @@ class _Nothing:
 
 
 _NOTHING = _Nothing()
-_ALONE = 2  # references to an object that only a local variable holds, and the call that counts them
 
 
 def refuse_modes() -> None:
