@@ -289,3 +289,16 @@ def before_fully_shard(check: Callable[[torch.nn.Module], None]) -> None:
         original(module, name)
 
     shard._validate_module = validate  # type: ignore[missing-attribute]
+
+
+def before_clipping(check: Callable[[list[torch.Tensor]], None]) -> None:
+    """Calls ``check(parameters)`` in ``torch.nn.utils.clip_grad_norm_``, before gradients are scaled."""
+    clip: Any = torch.nn.utils.clip_grad
+    original = clip._clip_grads_with_norm_
+
+    @functools.wraps(original)
+    def scale(parameters: Any, *args: Any, **kwargs: Any) -> None:
+        check(list(parameters))
+        original(parameters, *args, **kwargs)
+
+    clip._clip_grads_with_norm_ = scale

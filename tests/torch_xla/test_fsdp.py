@@ -188,6 +188,14 @@ class TestOneProcess:
             with pytest.raises(RuntimeError, match=r"were reduced in the backward pass: write optimizer.step\(\)"):
                 function(optimizer)
 
+    def test_clipping_by_a_part_is_said(self):
+        model = self.wrapped()
+        model(torch.ones(2, 3, device="xla")).sum().backward()
+        with pytest.raises(RuntimeError, match=r"write model\.clip_grad_norm_"):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(nn.Linear(3, 2).parameters(), 1.0)
+        assert model.clip_grad_norm_(1.0).isfinite()
+
     def test_what_would_lose_parts_is_said(self, monkeypatch, tmp_path):
         model = self.wrapped()
         with pytest.raises(RuntimeError, match="all processes would get the master's parts"):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from surestep import _compat
 from surestep.parallel.sharded import Unit, in_pass
 
 MARK = "_sharded_in"  # on a parameter that was taken out: where it is now
@@ -59,6 +60,19 @@ def take_out(module: torch.nn.Module, name: str, place: Place) -> None:
 def check_optimizers() -> None:
     """From now on an optimizer that holds parameters which were taken out says so at its step, instead of training nothing."""
     register_optimizer_step_pre_hook(_check)
+
+
+def check_clipping() -> None:
+    """From now on ``torch.nn.utils.clip_grad_norm_`` of parts is an error: each process would scale by the norm of its own."""
+    _compat.before_clipping(_check_whole)
+
+
+def _check_whole(parameters: list[torch.Tensor]) -> None:
+    if any(getattr(parameter, "_is_sharded", False) for parameter in parameters):
+        raise RuntimeError(
+            "torch.nn.utils.clip_grad_norm_ sees the parts of this process only, so that each process would scale its gradients by another "
+            "norm: write model.clip_grad_norm_(max_norm) of the outermost XlaFullyShardedDataParallel"
+        )
 
 
 def _check(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

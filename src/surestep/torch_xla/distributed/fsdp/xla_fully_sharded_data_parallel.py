@@ -440,3 +440,4 @@ def _is_floating(value: Any) -> bool:
 
 
 _parameters.check_optimizers()
+_parameters.check_clipping()
