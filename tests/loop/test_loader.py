@@ -224,8 +224,3 @@ print(json.dumps([[[str(batch.device), batch.item()] for batch in parallel.per_d
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "CPU_NUM_DEVICES": "2"})
     assert json.loads(done.stdout) == [[["xla:0", 0], ["xla:0", 2]], [["xla:1", 1], ["xla:1", 3]]]
-
-
-def test_input_sharding_is_not_there_yet():
-    with pytest.raises(NotImplementedError, match="SPMD"):
-        iter(MpDeviceLoader(numbers(1), "xla", input_sharding=object()))

@@ -150,14 +150,13 @@ class AbsentName(Rule):
     severity = Severity.ERROR
     only = "surestep"
     invalid = (
-        "from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n",
-        "import torch_xla.runtime as xr\nxr.use_spmd()\n",
-        "import torch_xla.distributed.spmd as xs\nmesh = xs.Mesh(ids, shape, names)\n",
+        "from torch_xla.experimental.custom_kernel import flash_attention\nout = flash_attention(q, k, v, causal=True)\n",
+        "import torch_xla.runtime as xr\naddress = xr.get_master_ip()\n",
+        "import torch_xla.distributed.spmd as xs\na, b = xs.shard_as(a, b)\n",
     )
     valid = (
         "import torch_xla.core.xla_model as xm\nxm.optimizer_step(optimizer)\n",
-        "try:\n    from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel\nexcept ImportError:\n"
-        "    XlaFullyShardedDataParallel = None\n",
+        "try:\n    from torch_xla.experimental.custom_kernel import flash_attention\nexcept ImportError:\n    flash_attention = None\n",
     )
 
     def check(self, program: Program) -> Found:
