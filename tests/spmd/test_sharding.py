@@ -140,6 +140,8 @@ def test_shards_are_put_back(devices):
         shard.data *= -1
     tensor.load_local_shards_(shards)
     assert torch.equal(tensor.cpu(), -values)
+    with pytest.raises(TypeError, match="expected a list of XLAShard"):
+        tensor.load_local_shards_([shard.data for shard in shards])
     with pytest.raises(RuntimeError, match="one for each"):
         tensor.load_local_shards_(shards[:-1])
     shards[0].data = torch.zeros(3)

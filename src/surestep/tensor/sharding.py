@@ -200,7 +200,9 @@ def _name(device: Any, position: int) -> str:
 
 
 def load_local_shards(tensor: XlaTensor, shards: Sequence[XLAShard]) -> None:
-    """Puts new values where ``local_shards`` found the old ones. ``RuntimeError`` where they don't fit."""
+    """Puts new values where ``local_shards`` found the old ones. ``RuntimeError`` where they don't fit, ``TypeError`` for no shards."""
+    if not all(isinstance(shard, XLAShard) for shard in shards):
+        raise TypeError("load_local_shards_: expected a list of XLAShard, as local_shards gives it, with other values in each one's data")
     array = _array(tensor)
     found = tiling(array.sharding, tuple(array.shape))
     here = {_name(device, spmd.positions()[device]): device for device in array.sharding.addressable_devices}
