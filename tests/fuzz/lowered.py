@@ -143,7 +143,7 @@ def lowered(r: random.Random) -> Callable[[Any], None]:
         def there(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
                 fitting = [t for t in whole if t.shape == value.shape and value.dtype is torch.int64]
-                return fitting[choice % len(fitting)] if fitting and not is_index(func) else value.to(m.device)
+                return fitting[choice % len(fitting)] if fitting and not is_index(func) else lying(value).to(m.device)
             return torch.device(m.device) if isinstance(value, torch.device) else value
 
         device = {"device": m.device} if is_factory(func) else {}
@@ -151,6 +151,11 @@ def lowered(r: random.Random) -> Callable[[Any], None]:
 
     run.what = name
     return run
+
+
+def lying(value: torch.Tensor) -> torch.Tensor:
+    """As it lies on both machines: a transposed CPU tensor arrives contiguous on the device, and some operations return their operand."""
+    return value.contiguous()
 
 
 def is_factory(func: Any) -> bool:
