@@ -18,6 +18,24 @@ class Case(NamedTuple):
     state: Callable[[], Any] = lambda: None
 
 
+class Cases(dict[str, tuple[Callable[[str], Case], bool | None]]):
+    """What makes each case, by its name; and whether it is replayed."""
+
+    def case(self, replayed: bool | None):
+        """Decorates a function that makes one."""
+
+        def add(make):
+            assert make.__name__ not in self, f"there are two cases {make.__name__}"
+            self[make.__name__] = make, replayed
+            return make
+
+        return add
+
+
+def f64(*sizes, device="cpu", v=1.0):
+    return torch.full(sizes, v, dtype=torch.float64).to(device)
+
+
 def model(device, *extra):
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), *extra, nn.Linear(8, 2)).double().to(device)

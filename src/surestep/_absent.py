@@ -57,7 +57,6 @@ _KERNEL = "`surestep.lowering` gives a custom operator its meaning in JAX, a Pal
 _ATTENTION = "torch.nn.functional.scaled_dot_product_attention runs on the device"
 _TEXT = "JAX_DUMP_IR_TO=DIRECTORY writes the StableHLO of each program, XLA_FLAGS=--xla_dump_to=DIRECTORY what XLA makes of it"
 _CACHE = "`torch_xla.runtime.initialize_cache` keeps compiled programs between runs"
-_LOOP = "a loop in Python is recorded as it runs, and is one program a step inside `torch_xla.step`"
 _METRICS = "`surestep.metrics` has the counters, with the causes and lines of what was cut"
 _BITS = "`torch_xla.amp.autocast` with dtype=torch.bfloat16"
 _LOADER = "`torch_xla.distributed.parallel_loader.MpDeviceLoader`"

@@ -20,22 +20,11 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from steps import Case, beside, model, plain_step, trained
+from steps import Case, Cases, beside, f64, model, plain_step, trained
 from surestep.loop.boundaries import add_step_closure
 
-CASES = {}
-
-
-def case(replayed):
-    def add(make):
-        CASES[make.__name__] = make, replayed
-        return make
-
-    return add
-
-
-def f64(*sizes, device="cpu", v=1.0):
-    return torch.full(sizes, v, dtype=torch.float64).to(device)
+CASES = Cases()
+case = CASES.case
 
 
 @case(True)

@@ -11,7 +11,6 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -19,17 +18,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from steps import Case, beside, model, plain_step, run, same, trained
+from steps import Case, Cases, beside, model, plain_step, run, same, trained
 
-CASES: dict[str, tuple[Callable[[str], Case], bool | None]] = {}
-
-
-def case(replayed: bool | None):
-    def add(make):
-        CASES[make.__name__] = make, replayed
-        return make
-
-    return add
+CASES = Cases()
+case = CASES.case
 
 
 # Steps that are replayed, and what is changed between

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 from collections import Counter
 from typing import Any
 
@@ -117,10 +116,6 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
             self._missing[name] = len(reads)
             items += reads
         return LoadPlan(items)
-
-    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Takes what isn't a tensor."""
-        super().load_bytes(read_item, value)
 
     def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
         """Where what is read goes."""
