@@ -302,3 +302,15 @@ def before_clipping(check: Callable[[list[torch.Tensor]], None]) -> None:
         original(parameters, *args, **kwargs)
 
     clip._clip_grads_with_norm_ = scale
+
+
+def around_loaded_state(wrap: Callable[[Any], Any]) -> None:
+    """``wrap`` gets, and gives, what ``Optimizer.load_state_dict`` calls for each value of the state, with the parameter."""
+    kind: Any = torch.optim.Optimizer
+    kind._process_value_according_to_param_policy = staticmethod(wrap(kind._process_value_according_to_param_policy))
+
+
+def around_scaled_step(wrap: Callable[[Any], Any]) -> None:
+    """``wrap`` gets, and gives, what ``GradScaler.step`` calls to step an optimizer, or not where a gradient is infinite."""
+    kind: Any = torch.amp.GradScaler
+    kind._maybe_opt_step = wrap(kind._maybe_opt_step)

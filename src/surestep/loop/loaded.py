@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from surestep import _compat
 from surestep.tensor import sharding
 from surestep.tensor.process import at_first_use
 from surestep.tensor.xla_tensor import XlaTensor
@@ -26,9 +27,4 @@ def _lying_as_the_parameter(original: Callable[..., torch.Tensor]) -> Callable[.
     return process
 
 
-def _install() -> None:
-    process = _lying_as_the_parameter(torch.optim.Optimizer._process_value_according_to_param_policy)
-    torch.optim.Optimizer._process_value_according_to_param_policy = staticmethod(process)  # type: ignore[method-assign]
-
-
-at_first_use(_install)
+at_first_use(lambda: _compat.around_loaded_state(_lying_as_the_parameter))

@@ -272,7 +272,7 @@ def steps_plainly(optimizer: torch.optim.Optimizer) -> bool:
 
 def _install() -> None:
     _compat.serve_fused_optimizers("xla")
-    torch.amp.GradScaler._maybe_opt_step = _scaled_step(torch.amp.GradScaler._maybe_opt_step)  # type: ignore[method-assign]
+    _compat.around_scaled_step(_scaled_step)
     for name in RULES:
         module = importlib.import_module(_MODULES.get(name, f"torch.optim.{name}"))
         setattr(module, name, _step(name, getattr(module, name)))
