@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 N ?= 1000
 SHARD ?= 0/1
+BENCHMARKS ?= recording scan
 
-.PHONY: venv demo test test-all test-matrix lint format docs bench fuzz conformance clean
+.PHONY: venv demo test test-all test-matrix lint format docs bench bench-peer fuzz conformance clean
 
 venv: $(STAMP)
 
@@ -44,7 +45,16 @@ docs: venv
 	$(BIN)/mkdocs build --quiet --strict
 
 bench: venv
-	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
+	mkdir -p build
+	$(BIN)/python benchmarks/steps.py --json build/steps.jsonl $(if $(TORCH_XLA),--torch-xla "$(TORCH_XLA)")
+	$(BIN)/python benchmarks/plot.py build/steps.jsonl build/steps.svg
+	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+# the same beside torch_xla 2.9: make bench-peer TORCH_XLA=/path/to/its/venv/bin/python
+bench-peer:
+	@test -n "$(TORCH_XLA)" || { echo "TORCH_XLA is to name the Python of a virtual environment with torch_xla"; exit 2; }
+	$(MAKE) bench BENCHMARKS= TORCH_XLA="$(TORCH_XLA)"
 
 fuzz: venv
 	$(BIN)/python tests/fuzz/run.py -n $(N)

@@ -4,6 +4,9 @@ One process a peer; they take turns, round by round, so that what else the machi
 range; ratios are medians of the rounds' ratios.
 
     python benchmarks/steps.py [--rounds 7] [--workloads mlp-tiny-sgd,cnn] [--peers eager,jax,compiled] [--json FILE]
+
+``--torch-xla COMMAND`` adds torch_xla, under ``step()`` and compiled, by an interpreter that has it, such as that of a virtual environment
+with torch_xla 2.9.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import argparse
 import json
 import os
 import resource
+import shlex
 import statistics
 import subprocess
 import sys
@@ -21,59 +25,78 @@ from typing import Any
 from models import WORKLOADS, Workload, build, optimizer
 
 
-def _eager(name: str, workload: Workload) -> tuple[Any, Any, Any]:
+def _training(name: str, workload: Workload, device: str, around: Any = lambda forward: forward) -> tuple[Any, Any, Any]:
+    """A training step as a function of the batch, and the batch; ``around`` is given the function (x, y) -> loss."""
     import torch
 
     model, x, y = build(name)
+    model.to(device)
+    x, y = x.to(device), y.to(device)
     loss_of = getattr(torch.nn.functional, "mse_loss" if workload.loss == "mse" else "cross_entropy")
     opt = optimizer(workload, model.parameters())
-    last: list[Any] = [None]
-
-    def step() -> None:
-        loss = loss_of(model(x), y)
-        loss.backward()
-        opt.step()
-        opt.zero_grad()
-        last[0] = loss.detach()
-
-    return step, lambda: None, lambda: float(last[0])
-
-
-def _ours(name: str, workload: Workload, how: str) -> tuple[Any, Any, Any]:
-    import torch
-
-    import surestep
-
-    model, x, y = build(name)
-    model.to("xla")
-    x, y = x.to("xla"), y.to("xla")
-    loss_of = getattr(torch.nn.functional, "mse_loss" if workload.loss == "mse" else "cross_entropy")
-    opt = optimizer(workload, model.parameters())
-    last: list[Any] = [None]
+    forward = around(lambda x, y: loss_of(model(x), y))
 
     def body(x: Any, y: Any) -> Any:
-        loss = loss_of(model(x), y)
+        loss = forward(x, y)
         loss.backward()
         opt.step()
         opt.zero_grad()
         return loss.detach()
 
+    return body, x, y
+
+
+def _eager(name: str, workload: Workload, inductor: bool) -> tuple[Any, Any, Any]:
+    import torch
+
+    body, x, y = _training(name, workload, "cpu", torch.compile if inductor else lambda forward: forward)
+    last: list[Any] = [None]
+
+    def step() -> None:
+        last[0] = body(x, y)
+
+    return step, lambda: None, lambda: float(last[0])
+
+
+def _on_xla(name: str, workload: Workload, how: str, module: Any, wait: Any) -> tuple[Any, Any, Any]:
+    """``module`` has torch_xla's ``step`` and ``compile``."""
+    body, x, y = _training(name, workload, "xla")
+    last: list[Any] = [None]
+
     if how == "compiled":
-        compiled = surestep.compile(body)
+        compiled = module.compile(body)
 
         def step() -> None:
             last[0] = compiled(x, y)
     elif how == "step":
 
         def step() -> None:
-            with surestep.step():
+            with module.step():
                 last[0] = body(x, y)
     else:
 
         def step() -> None:
             last[0] = body(x, y)
 
-    return step, lambda: surestep.sync(wait=True), lambda: float(last[0])
+    return step, wait, lambda: float(last[0])
+
+
+def _ours(name: str, workload: Workload, how: str) -> tuple[Any, Any, Any]:
+    import surestep
+
+    return _on_xla(name, workload, how, surestep, lambda: surestep.sync(wait=True))
+
+
+def _torch_xla(name: str, workload: Workload, how: str) -> tuple[Any, Any, Any]:
+    import torch_xla.core.xla_model as xm
+
+    import torch_xla
+
+    def wait() -> None:
+        torch_xla.sync()
+        xm.wait_device_ops()
+
+    return _on_xla(name, workload, how, torch_xla, wait)
 
 
 def _jax(name: str, workload: Workload) -> tuple[Any, Any, Any]:
@@ -101,18 +124,23 @@ def _jax(name: str, workload: Workload) -> tuple[Any, Any, Any]:
 
 
 PEERS = {
-    "eager": _eager,
+    "eager": lambda name, workload: _eager(name, workload, inductor=False),
+    "torch.compile": lambda name, workload: _eager(name, workload, inductor=True),
     "jax": _jax,
     "step": lambda name, workload: _ours(name, workload, "step"),
     "no boundary": lambda name, workload: _ours(name, workload, "none"),
     "compiled": lambda name, workload: _ours(name, workload, "compiled"),
+}
+OTHERS = {
+    "torch_xla step": lambda name, workload: _torch_xla(name, workload, "step"),
+    "torch_xla compiled": lambda name, workload: _torch_xla(name, workload, "compiled"),
 }
 
 
 def work(peer: str, name: str) -> None:
     """A peer's process: says what it measured for each line that it reads."""
     workload = WORKLOADS[name]
-    step, wait, loss = PEERS[peer](name, workload)
+    step, wait, loss = (PEERS | OTHERS)[peer](name, workload)
     wait()
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
@@ -137,17 +165,20 @@ def work(peer: str, name: str) -> None:
         sys.stdout.flush()
 
 
-def measure(name: str, peers: list[str], rounds: int) -> dict[str, dict[str, Any]]:
-    """All peers on one workload, in turn."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}  # all compile anew
+def measure(name: str, peers: list[str], rounds: int, torch_xla: list[str]) -> dict[str, dict[str, Any]]:
+    """All peers on one workload, in turn; those in ``OTHERS`` by the command ``torch_xla``."""
+    # all compile anew
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU", "JAX_ENABLE_COMPILATION_CACHE": "false"}
     processes: dict[str, Any] = {}
     found: dict[str, dict[str, Any]] = {}
     for peer in peers:  # one after the other: each compiles and warms up alone
-        process = processes[peer] = subprocess.Popen(
-            [sys.executable, __file__, "--work", peer, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+        command = [*(torch_xla if peer in OTHERS else [sys.executable]), __file__, "--work", peer, name]
+        process = processes[peer] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         assert process.stdout is not None
-        found[peer] = json.loads(process.stdout.readline())
+        line = process.stdout.readline()
+        if not line:
+            sys.exit(f"{peer} did not begin {name}: {shlex.join(command)} ended with status {process.wait()}")
+        found[peer] = json.loads(line)
 
     def ask(peer: str) -> dict[str, Any]:
         process = processes[peer]
@@ -178,14 +209,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--torch-xla", metavar="COMMAND", type=shlex.split, default=[], help="an interpreter that has torch_xla")
     parser.add_argument("--json", help="append the results here")
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         work(*options.work)
         return
+    peers = [*options.peers.split(","), *(OTHERS if options.torch_xla else ())]
     for name in options.workloads.split(","):
-        found = measure(name, options.peers.split(","), options.rounds)
+        found = measure(name, peers, options.rounds, options.torch_xla)
         for peer, values in found.items():
             print(f"{name:15} {peer:12}", json.dumps(values), flush=True)
         if options.json:

@@ -104,9 +104,8 @@ def generator_identity(generator: torch.Generator) -> int:
     return generator._cdata  # type: ignore[missing-attribute]
 
 
-def use_count(tensor: Any) -> int:
-    """How many hold a tensor's contents in C++ (its Python object is one of them): whether ``torch.utils.swap_tensors`` will refuse it."""
-    return tensor._use_count()
+# How many hold a tensor's contents in C++ (its Python object is one of them): whether `torch.utils.swap_tensors` will refuse it.
+use_count: Callable[[Any], int] = torch.Tensor._use_count  # type: ignore[missing-attribute] (in C; the stub lacks it)
 
 
 # What gives a parametrized tensor its new contents, by swapping where it takes the tensor for a traceable wrapper.
@@ -272,6 +271,23 @@ def serve_fused_optimizers(kind: str) -> None:
 
     listed = optimizer._get_fused_kernels_supported_devices
     optimizer._get_fused_kernels_supported_devices = lambda: [*listed(), kind]
+
+
+def is_scheduled(step: Any) -> bool:
+    """Whether an optimizer's ``step`` was wrapped by a scheduler, which notes that it is called, and does no more."""
+    return hasattr(step, "_wrapped_by_lr_sched")
+
+
+def step_hooks(optimizer: torch.optim.Optimizer) -> dict[str, dict[Any, Any]]:
+    """The hooks on an optimizer's step, its own and those on all, by what they are: PyTorch's tables themselves."""
+    from torch.optim import optimizer as everyone
+
+    return {
+        "hooks before its steps": optimizer._optimizer_step_pre_hooks,
+        "hooks after its steps": optimizer._optimizer_step_post_hooks,
+        "hooks before all optimizers' steps": everyone._global_optimizer_pre_hooks,
+        "hooks after all optimizers' steps": everyone._global_optimizer_post_hooks,
+    }
 
 
 def before_fully_shard(check: Callable[[torch.nn.Module], None]) -> None:

@@ -15,8 +15,8 @@ LINE = Line("/somewhere/train.py", 12, "main")
 OTHER = Line("/somewhere/train.py", 20, "main")
 
 
-def boundary(cause, line=LINE):
-    return Event("boundary", line, {"cause": cause, "program": "program_1", "values": 10})
+def boundary(cause, line=LINE, seconds=0.25):
+    return Event("boundary", line, {"cause": cause, "program": "program_1", "values": 10, "seconds": seconds})
 
 
 def fed(*given):
@@ -85,14 +85,14 @@ def test_a_sync_right_after_makes_the_optimizers_boundary_the_users_own():
 
 
 def test_flat_is_numbers_by_name():
-    found = fed(boundary(Cause.VALUE), Event("run", LINE, {"program": "program_1", "seconds": 0.5})).flat()
+    found = fed(boundary(Cause.VALUE, seconds=0.5)).flat()
     assert found["xla/runs"] == 1 and found["xla/run_seconds"] == 0.5 and found["xla/implicit_boundaries"] == 1
     assert all(isinstance(value, (int, float)) for value in found.values())
     json.dumps(found)
 
 
 def test_timings_keep_the_last_samples():
-    metrics = fed(*[Event("run", None, {"program": "p", "seconds": 0.25})] * 2000)
+    metrics = fed(*[boundary(Cause.STEP)] * 2000)
     assert (metrics.run.count, metrics.run.total, len(metrics.run.samples)) == (2000, 500.0, 1024)
 
 
@@ -106,15 +106,14 @@ def test_a_metrics_listener_that_raised_would_be_dropped():
 
 def test_printed_it_is_a_table():
     compiled = Event("compile", LINE, {"program": "program_1", "lower_seconds": 0.5, "compile_seconds": 1.0})
-    run = Event("run", LINE, {"program": "program_1", "seconds": 0.25})
     out = Event("transfer_out", LINE, {"nbytes": 1_500_000, "seconds": 0.125})
     fallback = Event("fallback", LINE, {"operation": "aten.foo.default", "cause": Cause.FALLBACK})
-    found = fed(compiled, *[run, boundary(Cause.STEP)] * 1200, boundary(Cause.VALUE), out, fallback)
-    assert repr(found) == "<Metrics: 1200 steps, 1200 runs, 1 programs>"
+    found = fed(compiled, *[boundary(Cause.STEP)] * 1199, boundary(Cause.VALUE), out, fallback)
+    assert repr(found) == "<Metrics: 1199 steps, 1200 runs, 1 programs>"
     assert (
         str(found)
         == """\
-training steps       1,200
+training steps       1,199
 programs compiled        1    1.50 s
 runs of programs     1,200  300.00 s
 numbers made inputs      0
@@ -125,7 +124,7 @@ to the device        0     0 B  0.00 s
 from the device      1  1.5 MB  0.12 s
 
 boundaries        count
-end of step()     1,200
+end of step()     1,199
 a value was read      1  implicit
 
 implicit boundaries  count  at
@@ -147,8 +146,7 @@ def test_sizes_have_their_unit(size, shown):
 
 def test_summary_lines():
     compiled = Event("compile", LINE, {"program": "program_1", "lower_seconds": 0.5, "compile_seconds": 1.0})
-    run = Event("run", LINE, {"program": "program_1", "seconds": 0.25})
-    found = fed(compiled, boundary(Cause.STEP), run, boundary(Cause.VALUE), run)
+    found = fed(compiled, boundary(Cause.STEP), boundary(Cause.VALUE))
     assert summary.lines(found) == [
         "1 step, 2 runs in 0.50 s, 1 program compiled in 1.50 s",
         "1 implicit boundary:",

@@ -52,6 +52,12 @@ def test_the_device_module():
     kept = torch.ones(1000).to("xla")
     assert torch.xla.memory_allocated() >= kept.nbytes == 4000
     assert torch.get_device_module("xla") is torch.xla
+    assert torch.xla.get_device_name() == torch.xla.get_device_name("xla:0") == "cpu"
+
+
+def test_a_peak_that_nobody_counts_is_an_error():
+    with pytest.raises(RuntimeError, match=r"max_memory_allocated: JAX counts no peak for cpu devices. torch.xla.memory_allocated\(\)"):
+        torch.xla.max_memory_allocated()
 
 
 @pytest.mark.parametrize(
@@ -165,6 +171,8 @@ ASKED = {
     "memory_stats": lambda: torch.xla.memory_stats(7),
     "memory_stats, negative": lambda: torch.xla.memory_stats(-1),
     "memory_allocated": lambda: torch.xla.memory_allocated(NOWHERE),
+    "max_memory_allocated": lambda: torch.xla.max_memory_allocated(NOWHERE),
+    "get_device_name": lambda: torch.xla.get_device_name(7),
     "synchronize": lambda: torch.xla.synchronize(7),
     "loader": lambda: next(iter(surestep.MpDeviceLoader([torch.ones(1)], NOWHERE))),
     **{f"{name}, from xla": lambda make=make: make(torch.ones(2, 3, device="xla"), NOWHERE) for name, make in LIKE.items()},

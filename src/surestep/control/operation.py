@@ -84,7 +84,7 @@ def recorded_operation(
     for each in functions:
         recorder.floats.extend(each.floats)
         recorder.ints.extend(each.ints)
-    index = recorder.take(edge)
+    index = recorder.take(edge).index
     results = []
     for place, layout in enumerate(outputs):
         storage = Storage(recorder, layout)

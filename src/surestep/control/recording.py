@@ -21,7 +21,7 @@ from surestep.tensor.generator import Stream
 from surestep.tensor.xla_tensor import XlaTensor, alias, fresh
 from surestep.trace.layout import Layout
 from surestep.trace.nested import Nested, positions
-from surestep.trace.operands import HostScalar, Ref, ref
+from surestep.trace.operands import HostScalar, Ref
 from surestep.trace.recorder import LOCK, Recorder
 from surestep.trace.records import Call, Leaf, Seed
 from surestep.trace.storage import Storage
@@ -130,7 +130,7 @@ class _Tracing:
         recorder = self.recorder
         recorder.leaves.append(None)
         recorder.leaf_layouts.append(layout)
-        value = ref(recorder.simple(layout, Leaf(layout)))
+        value = recorder.simple(layout, lambda: Leaf(layout))
         storage = Storage(recorder, layout)
         recorder.define(storage, value)
         recorder.owners.append(recorder.written[-1])

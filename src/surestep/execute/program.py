@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -44,11 +45,12 @@ class Program:
         self.numbers = b""
         self.sent: tuple[Any, Any] = (None, None)
 
-    def with_numbers(self, floats: np.ndarray, ints: np.ndarray) -> tuple[Any, Any]:
+    def with_numbers(self, floats: Sequence[float], ints: Sequence[int]) -> tuple[Any, Any]:
         """The numbers on the device: those of the call before, where they are the same to the bit, which costs less than to send them."""
-        numbers = floats.tobytes() + ints.tobytes()
+        numbers = array("d", floats).tobytes() + array("q", ints).tobytes()
         if self.sent[0] is None or numbers != self.numbers:
-            self.numbers, self.sent = numbers, (numbers_to_device(floats, self.where), numbers_to_device(ints, self.where))
+            sent = np.array(floats, np.float64), np.array(ints, np.int64)
+            self.numbers, self.sent = numbers, (numbers_to_device(sent[0], self.where), numbers_to_device(sent[1], self.where))
         return self.sent
 
     def __call__(self, leaves: Sequence[Any], floats: Any, ints: Any) -> Sequence[Any]:
@@ -75,10 +77,10 @@ class ReplicaProgram(Program):
         super().__init__(name, executable, outputs, donated, where)
         self.smallest = len(outputs)
 
-    def with_numbers(self, floats: np.ndarray, ints: np.ndarray) -> tuple[Any, Any]:
+    def with_numbers(self, floats: Sequence[float], ints: Sequence[int]) -> tuple[Any, Any]:
         """As ``Program``."""
         before = self.sent
-        found = super().with_numbers(floats, np.append(ints, 0))
+        found = super().with_numbers(floats, [*ints, 0])
         if found is not before:
             self.sent = (_labelled(found[0]), _labelled(found[1]))
         return self.sent

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ContextDecorator, contextmanager
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -43,28 +44,37 @@ def boundary(cause: Cause) -> None:
     _run_closures()
 
 
-@contextmanager
-def step() -> Generator[None]:
+class step(ContextDecorator):
     """One training step: what is recorded inside runs as one program when the block ends, also when it ends by an exception.
 
     Inside, ``optimizer.step()`` and ``xm.optimizer_step`` make no boundary of their own. A ``step()`` inside another is part of it.
     """
-    recorders = devices.recorders()
-    if not any(recorder.in_step for recorder in recorders):
-        boundary(Cause.STEP_ENTRY)
-    for recorder in recorders:
-        if recorder.sealed is not None:
-            recorder.sealed(Cause.STEP_ENTRY)
-        recorder.in_step += 1
-    failed = True
-    try:
-        yield
-        failed = False
-    finally:
+
+    def _recreate_cm(self) -> step:
+        """As a decorator: one for each call, which may call itself."""
+        return step()
+
+    def __enter__(self) -> None:
+        recorders = self.recorders = devices.recorders()
+        outermost = True
         for recorder in recorders:
-            recorder.in_step -= 1
+            if recorder.sealed is not None:
+                recorder.sealed(Cause.STEP_ENTRY)
+            if recorder.in_step:
+                outermost = False
+        if outermost:
+            boundary(Cause.STEP_ENTRY)
+        for recorder in recorders:
+            recorder.in_step += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         # After an exception the other processes are not where this one is: what is done together with them isn't begun.
-        if not any(recorder.in_step or (failed and recorder.collectives) for recorder in recorders):
+        ends = True
+        for recorder in self.recorders:
+            recorder.in_step -= 1
+            if recorder.in_step or (kind is not None and recorder.collectives):
+                ends = False
+        if ends:
             boundary(Cause.STEP)
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch.optim import optimizer as _optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from surestep import _compat
@@ -82,8 +81,8 @@ _IN_GROUP = {
 _UNSUITED = ("differentiable", "grad_scale", "found_inf", "has_complex", "has_sparse_grad")
 
 
-def _value(given: Mapping[str, Any], name: str) -> Any:
-    if name in given or name not in _IN_GROUP:
+def _in_a_tuple(given: Mapping[str, Any], name: str) -> Any:
+    if name not in _IN_GROUP:
         return given.get(name)
     holder, position = _IN_GROUP[name]
     return given[holder][position]
@@ -91,8 +90,8 @@ def _value(given: Mapping[str, Any], name: str) -> Any:
 
 def numbers_of(rule: Rule, given: Mapping[str, Any]) -> tuple[Any, ...]:
     """The numbers that a rule takes, out of a parameter group or the arguments of the function; 0 for one that is None."""
-    values = [_value(given, name) for name in rule.numbers]
-    return tuple(0.0 if value is None else value for value in values)
+    values = [given[name] if name in given else _in_a_tuple(given, name) for name in rule.numbers]
+    return tuple([0.0 if value is None else value for value in values])
 
 
 def are_numbers(values: Iterable[Any]) -> bool:
@@ -102,7 +101,7 @@ def are_numbers(values: Iterable[Any]) -> bool:
 
 def flags_of(rule: Rule, given: Mapping[str, Any]) -> list[str]:
     """The flags that are set, out of a parameter group or the arguments of the function."""
-    return [name for name in rule.flags if _value(given, name)]
+    return [name for name in rule.flags if (given[name] if name in given else _in_a_tuple(given, name))]
 
 
 def _step(name: str, original: Callable[..., None]) -> Callable[..., None]:
@@ -122,15 +121,18 @@ def _step(name: str, original: Callable[..., None]) -> Callable[..., None]:
                 return step(params, unscaled, *lists, **{**options, "grad_scale": None, "found_inf": None})
             finally:
                 update.overflows.clear()
-        prepared = [_prepared(rule, *part, options) for part in _parts(rule, params, grads, lists)]
-        if not prepared or any(part is None for part in prepared):
+        numbers = numbers_of(rule, options)
+        prepared = []
+        if update.stepping and are_numbers(numbers) and not any(map(options.get, _UNSUITED)):
+            prepared = [_prepared(rule, *part, options) for part in _parts(rule, params, grads, lists)]
+        if not prepared or None in prepared:
             update.note_written_out(name, params)
             if any(overflow.item() for overflow in update.overflows):
                 return None
             return original(params, grads, *lists, **options)
-        numbers = tuple(map(float, numbers_of(rule, options)))
+        flags = flags_of(rule, options)
         for steps, params_, grads_, states in prepared:  # type: ignore[not-iterable]
-            update.update(name, flags_of(rule, options), numbers, steps, params_, grads_, states)
+            update.update(name, flags, tuple(map(float, numbers)), steps, params_, grads_, states)
         return None
 
     return step
@@ -150,15 +152,18 @@ def _parts(rule: Rule, params: list, grads: list, lists: tuple) -> list[tuple[li
 
 def _prepared(rule: Rule, params: list, grads: list, lists: list, options: dict[str, Any]) -> tuple[list, list, list, list] | None:
     """The steps, parameters, gradients and lists of state that an update takes; None where PyTorch's own function must do it."""
-    if not update.stepping or len(lists) < rule.steps or any(options.get(name) for name in _UNSUITED):
+    if len(lists) < rule.steps:
         return None
-    if not are_numbers(numbers_of(rule, options)):
-        return None
-    device = params[0].device
+    trace = params[0]._storage.trace if type(params[0]) is XlaTensor else None
     for param, grad in zip(params, grads, strict=True):
-        if type(param) is not XlaTensor or type(grad) is not XlaTensor or param.device != device or grad.device != device:
+        if type(param) is not XlaTensor or type(grad) is not XlaTensor:
             return None
-        if param.shape != grad.shape or not param.dtype.is_floating_point or (param.dtype.itemsize < 4 and not rule.narrow):
+        if param._storage.trace is not trace or grad._storage.trace is not trace:
+            return None
+        lies, other = param._layout, grad._layout
+        if lies is not other and lies.sizes != other.sizes:
+            return None
+        if not lies.dtype.is_floating_point or (not rule.narrow and lies.dtype.itemsize < 4):
             return None
     if update.entangled(params, grads):
         return None
@@ -261,13 +266,16 @@ def _scaled_step(original: Callable[..., Any]) -> Callable[..., Any]:
 def steps_plainly(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a step of an optimizer is PyTorch's own, and nobody's Python hears of it: so that one which changes nothing is none."""
     step = vars(optimizer).get("step")
-    hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
-    hooks += [*_optimizer._global_optimizer_pre_hooks.values(), *_optimizer._global_optimizer_post_hooks.values()]
     return (
         type(optimizer) in KINDS
-        and (step is None or hasattr(step, "_wrapped_by_lr_sched"))
-        and all((hook.__module__ or "").startswith("surestep.") for hook in hooks)
+        and (step is None or _compat.is_scheduled(step))
+        and all(map(only_ours, _compat.step_hooks(optimizer).values()))
     )
+
+
+def only_ours(hooks: Mapping[Any, Any]) -> bool:
+    """Whether the hooks are surestep's own."""
+    return all((hook.__module__ or "").startswith("surestep.") for hook in hooks.values())
 
 
 def _install() -> None:

@@ -35,10 +35,15 @@ class Cause(enum.Enum):
     TRANSFER = "a tensor went to another device"
     LIMIT = "too much was recorded"
 
+    __hash__ = object.__hash__  # Enum's own hashes the name, in Python, for each event that is counted
+
     @property
     def implicit(self) -> bool:
         """Whether the user didn't write this boundary: such ones are counted with their lines, and advised against."""
-        return self not in (Cause.SYNC, Cause.STEP, Cause.STEP_ENTRY, Cause.LOADER, Cause.CLOSURE, Cause.EAGER, Cause.REPLICAS)
+        return self not in _WRITTEN
+
+
+_WRITTEN = frozenset((Cause.SYNC, Cause.STEP, Cause.STEP_ENTRY, Cause.LOADER, Cause.CLOSURE, Cause.EAGER, Cause.REPLICAS))
 
 
 class Event(NamedTuple):
@@ -50,35 +55,38 @@ class Event(NamedTuple):
 
 
 Listener = Callable[[Event], None]
-_listeners: list[Listener] = []
+_listeners: tuple[Listener, ...] = ()
 _lock = threading.Lock()
 
 
 def listen(listener: Listener) -> Callable[[], None]:
     """Calls ``listener`` with every event from now on; returns the function that ends it."""
+    global _listeners
     with _lock:
-        _listeners.append(listener)
+        _listeners = (*_listeners, listener)
 
-    def stop() -> None:
-        with _lock:
-            if listener in _listeners:
-                _listeners.remove(listener)
+    return lambda: _drop(listener)
 
-    return stop
+
+def _drop(listener: Listener) -> None:
+    global _listeners
+    with _lock:
+        left = list(_listeners)
+        if listener in left:
+            left.remove(listener)
+        _listeners = tuple(left)
 
 
 def emit(name: str, line: Line | None = None, **data: Any) -> None:
     """Tells all listeners.
 
-    Names in use: boundary, nothing_pending, compile, run, transfer_in, transfer_out, fallback, lifted, evicted, replay, not_replayed,
+    Names in use: boundary, nothing_pending, compile, transfer_in, transfer_out, fallback, lifted, evicted, replay, not_replayed,
     connected.
     """
     event = Event(name, line, data)
-    for listener in tuple(_listeners):
+    for listener in _listeners:
         try:
             listener(event)
         except Exception:  # whatever an observer raises, the program goes on without it
             log.exception("a listener to surestep's events raised and is dropped")
-            with _lock:
-                if listener in _listeners:
-                    _listeners.remove(listener)
+            _drop(listener)

@@ -111,18 +111,20 @@ class Metrics:
         match event.name:
             case "compile":
                 self.compile.add(data["lower_seconds"] + data["compile_seconds"])
-            case "run":
-                self.run.add(data["seconds"])
             case "replay":
                 self.replays += 1
                 self.run.add(data["seconds"])
             case "boundary":
-                self.boundaries[data["cause"]] += 1
+                cause = data["cause"]
+                self.boundaries[cause] += 1
+                self.run.add(data["seconds"])
                 self.values.add(data["values"])
-                place = Place(data["cause"].value, event.line)
-                if data["cause"].implicit:
+                self._last_step = None
+                if cause.implicit:
+                    place = Place(cause.value, event.line)
                     self.implicit[place] += 1
-                self._last_step = place if data["cause"] is Cause.OPTIMIZER_STEP else None
+                    if cause is Cause.OPTIMIZER_STEP:
+                        self._last_step = place
             case "nothing_pending":
                 self.empty[data["cause"]] += 1
                 # optimizer.step(), then sync(): what the first has run is what the user asked the second for

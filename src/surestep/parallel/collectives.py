@@ -154,7 +154,7 @@ def _recorded(
         recorder.floats.append(scale)
     recorder.agree = agreement.check
     recorder.collectives.append(Note(members.met, what, str(frames.user_line())))
-    index = recorder.take(edge)
+    index = recorder.take(edge).index
     if into is not None:
         with Held():  # all of it is written, or nothing
             for position, target in enumerate(into):

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from surestep import _compat
 from surestep.replay import actions, attributes, control, instances, modules, optimizers, scaler
 from surestep.replay.known import MATH, PURE, is_tensor_function, managers, named, refusal, tensor_methods
 from surestep.replay.values import Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
@@ -124,7 +125,7 @@ def _special_method(walk: Any, function: Any, args: list[Value], kwargs: dict[st
 
 def _function(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value], path: str) -> Value:
     """A Python function: followed, if it is the user's; PyTorch's own decorators are seen through."""
-    if getattr(function, "_wrapped_by_lr_sched", False):
+    if _compat.is_scheduled(function):
         return optimizers.scheduled_step(walk, function, args, kwargs)
     if function.__globals__.get("__name__") == "torch.utils._contextlib":
         return _decorated(walk, function, args, kwargs, path)

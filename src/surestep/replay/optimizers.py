@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.optim import optimizer as _optimizer
 
-from surestep.loop.updates import KINDS, RULES, Rule
+from surestep import _compat
+from surestep.loop.updates import KINDS, RULES, Rule, only_ours
 from surestep.replay import attributes
 from surestep.replay.values import Known, NotReplayable, Value
 
@@ -55,17 +55,10 @@ def step(walk: Any, receiver: Known) -> Value:
     optimizer = receiver.object
     if type(optimizer) not in KINDS:
         raise _other_kind(receiver)
-    for hooks in (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks):
-        if hooks:
-            raise NotReplayable(f"{receiver} has hooks on its step, whose Python must run at each call")
-        walk.guards.none(hooks, f"{receiver.path}'s hooks")
-    for hooks, name in (
-        (_optimizer._global_optimizer_pre_hooks, "hooks before all optimizers' steps"),
-        (_optimizer._global_optimizer_post_hooks, "hooks after all optimizers' steps"),
-    ):
-        if not all((hook.__module__ or "").startswith("surestep.") for hook in hooks.values()):
-            raise NotReplayable(f"there are {name}, whose Python must run at each call")
-        walk.guards.whole(hooks, name)
+    for name, hooks in _compat.step_hooks(optimizer).items():
+        if not only_ours(hooks):
+            raise NotReplayable(f"{receiver} has {name}, whose Python must run at each call")
+        walk.guards.whole(hooks, f"{receiver.path}: {name}")
     _guard(walk, receiver)
     if any(id(group) in walk.guards.closed for group in optimizer.param_groups):
         raise NotReplayable(f"{receiver}.step() comes after its scheduler's step(). PyTorch wants it before")

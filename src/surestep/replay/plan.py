@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Callable
 from itertools import chain, repeat
-from operator import attrgetter, is_, is_not
+from operator import attrgetter, gt, is_, is_not
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from surestep.trace.storage import Storage
 _array = attrgetter("array")
 _grad = attrgetter("grad")
 _exported = attrgetter("exported")
+_storage = attrgetter("_storage")
 
 
 class Plan(Binding):
@@ -57,7 +58,7 @@ class Plan(Binding):
         self.seen = [value for values in self.group_values for value in values]
         self.float_array: Any = None
         self.int_array: Any = None
-        self.reused: list[Callable[[], Storage | None]] = [_no_storage] * len(self.new_grads)  # weak: a gradient that goes away is gone
+        self.reused: list[Callable[[], Storage | None]] = [_no_storage] * len(self.new_grads)  # weak, of the gradients made by the last run
         self.where = spmd.target(recorder.device, recorder.spread)
         self.lie = tuple(leaf.sharding for leaf in taken.leaves) if recorder.spread else ()
         self.said = [tensor._storage.sharding for tensor in arguments.tensors]  # of the arguments, after the call
@@ -136,7 +137,7 @@ class Plan(Binding):
         storages: list[Any] = list(self.storages)
         for position, number in self.from_argument:
             storages[position] = tensors[number]._storage
-        if not all(_is_alone(self.params[number]) for number in self.used_up):
+        if self.used_up and not _storages_if_alone([self.params[number].grad for number in self.used_up]):
             return None
         if self.from_grad:
             grads = list(map(_grad, self.params))
@@ -254,18 +255,22 @@ class Plan(Binding):
         return result
 
     def _set_grads(self, arrays: Any) -> None:
-        """New gradients. Where nobody else holds the one before, its object goes on with the new values, which costs less."""
-        recorder, params = self.recorder, self.params
-        for slot, (position, number, layout, whole) in enumerate(self.new_grads):
-            alone = _is_alone(params[number])  # before anything here holds it
-            grad: Any = params[number].grad
-            storage: Any = self.reused[slot]()
-            if alone and grad._storage is storage and grad._layout is layout and storage.layout is whole:
+        """New gradients. Where nobody else holds those of the run before, their objects go on with the new values, which costs less."""
+        params = self.params
+        grads: list[Any] = [params[number].grad for _, number, _, _ in self.new_grads]
+        storages = _storages_if_alone(grads)
+        if (
+            storages == [made() for made in self.reused]
+            and [grad._layout for grad in grads] == [layout for _, _, layout, _ in self.new_grads]
+            and [storage.layout for storage in storages] == [whole for _, _, _, whole in self.new_grads]
+        ):
+            for storage, (position, _, _, _) in zip(storages, self.new_grads, strict=True):
                 storage.array, storage.serial = arrays[position], 0
-                continue
-            storage = Storage(recorder, whole, arrays[position])
-            self.reused[slot] = weakref.ref(storage)
-            params[number].grad = fresh(storage) if layout is whole else alias(storage, layout, None)
+        else:
+            storages = [Storage(self.recorder, whole, arrays[position]) for position, _, _, whole in self.new_grads]
+            self.reused = list(map(weakref.ref, storages))
+            for storage, (_, number, layout, whole) in zip(storages, self.new_grads, strict=True):
+                params[number].grad = fresh(storage) if layout is whole else alias(storage, layout, None)
         for number in self.no_grads:
             params[number].grad = None
 
@@ -305,14 +310,18 @@ class Plan(Binding):
             storage.lost = f"this tensor's value is lost: its memory was given to {self.program.name}, which failed: {error}"
 
 
-def _is_alone(param: Any) -> bool:
-    """Whether a parameter has a gradient that nothing else holds: no variable, no graph, no other tensor over its memory."""
-    return (
-        type(param.grad) is XlaTensor
-        and sys.getrefcount(param.grad) <= 2  # PyTorch's, for the parameter, and the call that counts them
-        and _compat.use_count(param.grad) <= 2  # the object's and the parameter's; a graph's is no object of Python's
-        and sys.getrefcount(param.grad._storage) <= 2
-    )
+def _storages_if_alone(grads: list[Any]) -> list[Storage]:
+    """The storages of parameters' gradients, if nothing else holds any of these: no variable, no graph, no other tensor over its memory.
+    Else, or where there are none: empty.
+    """
+    if not all(map(is_, map(type, grads), repeat(XlaTensor))):
+        return []
+    alone = 3  # PyTorch's for the parameter (a tensor's for its storage), the list, and the call that counts them
+    # a tensor's contents have the object and the parameter; a graph is no object of Python's
+    if any(map(gt, map(sys.getrefcount, grads), repeat(alone))) or any(map(gt, map(_compat.use_count, grads), repeat(2))):
+        return []
+    storages = list(map(_storage, grads))
+    return [] if any(map(gt, map(sys.getrefcount, storages), repeat(alone))) else storages
 
 
 def _no_storage() -> None:

@@ -137,6 +137,26 @@ def memory_allocated(device: Any = None) -> int:
     return sum(math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize for array in arrays)
 
 
+def max_memory_allocated(device: Any = None) -> int:
+    """Bytes of living arrays on the device when there were most of them, since the process began.
+
+    ``RuntimeError`` where the platform doesn't count them (the CPU).
+    """
+    stats = memory_stats(device)
+    if "peak_bytes_in_use" not in stats:
+        kind = get_device_name(device)
+        raise RuntimeError(
+            f"torch.xla.max_memory_allocated: JAX counts no peak for {kind} devices. torch.xla.memory_allocated() gives what is there now, "
+            f"and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss the process's peak"
+        )
+    return stats["peak_bytes_in_use"]
+
+
+def get_device_name(device: Any = None) -> str:
+    """What JAX calls the kind of device: ``"cpu"``, ``"NVIDIA H100 80GB HBM3"``, ``"TPU v4"``. Starts JAX."""
+    return jax_devices()[devices.index_of(device)].device_kind
+
+
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """The dtypes that ``torch.autocast("xla", dtype)`` accepts."""
     return [torch.bfloat16, torch.float16, torch.float32]

@@ -37,6 +37,7 @@ from surestep.trace.operands import (
 from surestep.trace.recorder import LOCK, Recorder
 from surestep.trace.records import Call
 from surestep.trace.storage import Storage
+from surestep.trace.trie import Edge
 
 
 def handler(operation: Operation) -> Any:
@@ -79,13 +80,13 @@ def record(operation: Operation, args: tuple, kwargs: dict) -> Any:
         recorder = first._storage.trace if type(first) is XlaTensor else _recorder_of(args, kwargs)
         if recorder.count >= recorder.limit:
             recorder.check_limit()
-        edge, index = _recorded(operation, recorder, args, kwargs)
+        edge = _recorded(operation, recorder, args, kwargs)
         results = edge.results
         if type(results) is Layout:
-            storage = Storage(recorder, results, None, recorder.serial, ref(index))
+            storage = Storage(recorder, results, None, recorder.serial, edge.ref)
             recorder.written.append(weak(storage))
             return fresh(storage)
-        return _several(operation, recorder, results, index)
+        return _several(operation, recorder, results, edge.ref.index)
 
 
 def _several(operation: Operation, recorder: Recorder, results: tuple, index: int) -> Any:
@@ -112,11 +113,11 @@ def record_write(operation: Operation, args: tuple, kwargs: dict) -> Any:
                 check_overlap(operation.overload, args, kwargs)
         elif type(first) is XlaTensor and first._layout is not first._storage.layout and _shares(first, (*args[1:], *kwargs.values())):
             check_overlap(operation.overload, args, kwargs)
-        edge, index = _recorded(operation, recorder, args, kwargs)
+        edge = _recorded(operation, recorder, args, kwargs)
         if operation.in_place:  # the common case: `self` is written, and lies as before
             if type(first) is not XlaTensor:
                 raise Mixed
-            write(recorder, first, ref(index))
+            write(recorder, first, edge.ref)
             return first
         targets = [kwargs[t] if type(t) is str else args[t] for t in operation.targets]
         for position, (target, wanted) in enumerate(zip(targets, edge.results, strict=True)):
@@ -128,7 +129,7 @@ def record_write(operation: Operation, args: tuple, kwargs: dict) -> Any:
                 from surestep.tensor.metadata import resize_out
 
                 resize_out(target, wanted)
-            write(recorder, target, ref(index + position))
+            write(recorder, target, ref(edge.ref.index + position))
         if len(targets) == 1:
             return targets[0]
         return tuple(targets)
@@ -187,8 +188,8 @@ def _recorder_of(args: tuple, kwargs: dict) -> Recorder:
     return recorder_for(kwargs.get("device"))
 
 
-def _recorded(operation: Operation, recorder: Recorder, args: tuple, kwargs: dict) -> tuple[Any, int]:
-    """Follows (or makes) the edge of a call; returns it and the index of its first result."""
+def _recorded(operation: Operation, recorder: Recorder, args: tuple, kwargs: dict) -> Edge:
+    """Follows (or makes) the edge of a call; returns it."""
     key: list[Any] = [operation]  # hashed by identity; PyTorch's overloads hash in Python
     host: list[Any] = []
     for a in args:
@@ -203,6 +204,8 @@ def _recorded(operation: Operation, recorder: Recorder, args: tuple, kwargs: dic
                 key.append(storage.ref if storage.serial == recorder.serial else recorder.enter(storage))
             else:
                 key.append(value_of(recorder, a))
+        elif kind is int or a is None:
+            key.append(a)
         elif kind is float and a and a == a:
             key.append(FLOAT)
             key.append(a)
@@ -236,9 +239,8 @@ def _recorded(operation: Operation, recorder: Recorder, args: tuple, kwargs: dic
     if generator is not None:
         generator.advance()
     recorder.place = edge.place
-    index = recorder.count
-    recorder.count = index + edge.count
-    return edge, index
+    recorder.count += edge.count
+    return edge
 
 
 def _add(recorder: Recorder, key: list[Any], host: list[Any], a: Any) -> None:

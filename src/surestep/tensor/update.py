@@ -84,7 +84,7 @@ def update(
             if watched is not None:
                 watched.append(Noted(name, len(recorder.floats), params[0], counts if uniform else None))
             recorder.floats.extend(numbers)
-            index = recorder.take(edge)
+            index = recorder.take(edge).index
         except BaseException:
             recorder.repair()
             raise

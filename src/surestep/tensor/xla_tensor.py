@@ -113,7 +113,7 @@ class XlaTensor(Sharded, torch.Tensor):
 
     _storage: Storage
     _layout: Layout
-    _read: tuple[int, Ref, Ref] | None  # (trace, storage's value) -> this view's value there
+    _read: tuple[int, Ref, Ref] | None = None  # (trace, storage's value) -> this view's value there
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment] (a C function, which PyTorch takes too)
 
@@ -265,7 +265,6 @@ def fresh(storage: Storage) -> XlaTensor:
     tensor = _make(XlaTensor, layout.sizes, strides=layout.strides, dtype=layout.dtype, device=DEVICES[storage.trace.device])
     tensor._storage = storage
     tensor._layout = layout
-    tensor._read = None
     return tensor
 
 
@@ -283,7 +282,6 @@ def alias(storage: Storage, layout: Layout, base: torch.Tensor | None) -> XlaTen
         _compat.share_storage(tensor, base)
     tensor._storage = storage
     tensor._layout = layout
-    tensor._read = None
     return tensor
 
 

@@ -15,8 +15,6 @@ from concurrent.futures import Future
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from surestep.execute import dtypes, spmd
 from surestep.execute.interrupts import Held, start
 from surestep.execute.running import Running
@@ -24,7 +22,7 @@ from surestep.execute.world import is_spmd
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
 from surestep.trace.layout import Layout
-from surestep.trace.operands import LIFTED_INT, Mark, Ref, ref
+from surestep.trace.operands import LIFTED_INT, Mark, Ref
 from surestep.trace.records import Collective, Constrain, Empty, Join, Leaf, Part, Read, Record, Seed, Write
 from surestep.trace.storage import Storage
 from surestep.trace.trie import Edge, Place, Trie
@@ -111,16 +109,15 @@ class Recorder:
 
     # Recording
 
-    def take(self, edge: Edge) -> int:
-        """Follows an edge; returns the index of its first result."""
+    def take(self, edge: Edge) -> Ref:
+        """Follows an edge; returns its first result."""
         self.place = edge.place
-        index = self.count
-        self.count = index + edge.count
-        return index
+        self.count += edge.count
+        return edge.ref
 
-    def simple(self, key: Any, record: Record) -> int:
+    def simple(self, key: Any, record: Callable[[], Record]) -> Ref:
         """Records what has nothing to infer and nothing to lift."""
-        return self.take(self.place.edges.get(key) or self.exact(key, lambda: (record, None)))
+        return self.take(self.place.edges.get(key) or self.exact(key, lambda: (record(), None)))
 
     def exact(self, key: Any, make: Any) -> Edge:
         """A new edge where there is nothing to lift; ``make()`` gives the record and the results, unless the twin knows them."""
@@ -134,29 +131,31 @@ class Recorder:
 
     def enter(self, storage: Storage) -> Ref:
         """The SSA value of a storage that this trace hasn't seen yet."""
-        outside = self.outside
+        outside, layout = self.outside, storage.layout
         if storage.array is None:
             if storage.lost is not None:
                 raise RuntimeError(storage.lost)
             if outside is None or not outside.owns(storage):
-                self.define(storage, ref(self.simple((_EMPTY, storage.layout), Empty(storage.layout))))
+                self.define(storage, self.simple((_EMPTY, layout), lambda: Empty(layout)))
                 return storage.ref
         array: Any = storage.array if outside is None else outside.note(storage)
-        key: Any = storage.layout
-        leaf = Leaf(storage.layout)
+        key: Any = layout
+        mesh: Any = None
         if self.spread and outside is None:
             array = storage.array = spmd.placed(array, storage.sharding)
             if in_parts(storage):
                 sharding: Any = array.sharding
-                leaf = Leaf(storage.layout, sharding.mesh)
-                key = (_PART, *leaf)
+                mesh = sharding.mesh
+                key = (_PART, layout, mesh)
         self.leaves.append(array)
-        self.leaf_layouts.append(storage.layout)
+        self.leaf_layouts.append(layout)
         self.owners.append(weakref.ref(storage))
-        value = ref(self.simple(key, leaf))
+        edge = self.place.edges.get(key) or self.exact(key, lambda: (Leaf(layout, mesh), None))
+        self.place = edge.place
+        self.count += 1
         storage.serial = self.serial
-        storage.ref = value
-        return value
+        storage.ref = edge.ref
+        return edge.ref
 
     def repair(self) -> None:
         """After any exception while something was recorded, an interrupt among them: what was noted for an operation that the trace didn't
@@ -197,7 +196,7 @@ class Recorder:
         edge = self.place.edges.get(key)
         if edge is None:
             edge = self._at_offset(key, (_READ, value), view, lambda offset: Read(value, storage.layout, view, offset))
-        return ref(self.take(edge))
+        return self.take(edge)
 
     def write(self, storage: Storage, view: Layout, new: Ref) -> None:
         """Overwrites a view of the storage with an SSA value of the view's shape and dtype."""
@@ -206,7 +205,7 @@ class Recorder:
         edge = self.place.edges.get(key)
         if edge is None:
             edge = self._at_offset(key, (_WRITE, value, new), view, lambda offset: Write(value, new, storage.layout, view, offset))
-        self.define(storage, ref(self.take(edge)))
+        self.define(storage, self.take(edge))
 
     def constrain(self, storage: Storage, sharding: Any) -> None:
         """The storage's value lies over the devices as the sharding says, in this trace from here on."""
@@ -215,15 +214,15 @@ class Recorder:
 
     def constrained(self, value: Ref, sharding: Any, layout: Layout) -> Ref:
         """A value of this layout that lies over the devices as the sharding says."""
-        return ref(self.simple((_CONSTRAIN, value, sharding), Constrain(value, sharding, layout)))
+        return self.simple((_CONSTRAIN, value, sharding), lambda: Constrain(value, sharding, layout))
 
     def parted(self, value: Ref, sharding: Any, layout: Layout) -> Ref:
         """The devices' parts of a value, each of this layout."""
-        return ref(self.simple((_PART, value, sharding), Part(value, sharding, layout)))
+        return self.simple((_PART, value, sharding), lambda: Part(value, sharding, layout))
 
     def joined(self, value: Ref, sharding: Any, layout: Layout) -> Ref:
         """The value, of this layout, whose parts the devices have."""
-        return ref(self.simple((_JOIN, value, sharding), Join(value, sharding, layout)))
+        return self.simple((_JOIN, value, sharding), lambda: Join(value, sharding, layout))
 
     def _at_offset(self, key: tuple, generic: tuple, view: Layout, record: Any) -> Edge:
         """An index that changes from step to step (``data[i]``) becomes an input of the program, as other numbers do."""
@@ -282,8 +281,7 @@ class Recorder:
         found = self.seeds.get((generator, seed))
         if found is None:
             self.ints += [seed if seed < 1 << 63 else seed - (1 << 64), offset]
-            index = self.simple(_SEED, Seed())
-            found = self.seeds[generator, seed] = ref(index), offset
+            found = self.seeds[generator, seed] = self.simple(_SEED, Seed), offset
         return found[0], offset - found[1]
 
     # Cutting
@@ -322,6 +320,8 @@ class Recorder:
             self.sealed(cause)
         with LOCK:
             self.running.check()
+            if not self.count:
+                return False
             live = self.pending()
             if not live and not self.collectives:
                 self.begin()
@@ -334,8 +334,7 @@ class Recorder:
             start = time.perf_counter()
             with Held():
                 try:
-                    numbers = program.with_numbers(np.array(self.floats, np.float64), np.array(self.ints, np.int64))
-                    arrays = program(self.leaves, *numbers)
+                    arrays = program(self.leaves, *program.with_numbers(self.floats, self.ints))
                 except BaseException as error:
                     self._lose(live, program, line, error)
                     raise
@@ -346,8 +345,8 @@ class Recorder:
                         storage.array = array
                 values, in_step = self.count, bool(self.in_step)
                 self.begin()
-        events.emit("boundary", line, cause=cause, program=program.name, values=values, in_step=in_step)
-        events.emit("run", line, program=program.name, seconds=time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        events.emit("boundary", line, cause=cause, program=program.name, values=values, in_step=in_step, seconds=seconds)
         return True
 
     def meet(self, what: str, line: frames.Line | None) -> None:
@@ -358,13 +357,12 @@ class Recorder:
     def _donatable(self) -> list[int]:
         """Leaves that nobody can read after this trace: their storage is gone or was overwritten."""
         found = []
-        twice = len(set(map(id, self.leaves))) < len(
-            self.leaves
-        )  # an interrupt can make a leaf of one array twice: then none is given away
-        for position, owner in enumerate(() if twice else self.owners):
+        leaves, given = self.leaves, set(map(id, self.protected))
+        if len(set(map(id, leaves))) < len(leaves):
+            return []  # an interrupt can make a leaf of one array twice: then none is given away
+        for position, (owner, array) in enumerate(zip(self.owners, leaves, strict=True)):
             storage = owner()
-            array = self.leaves[position]
-            if (storage is None or storage.array is not array) and not any(array is given for given in self.protected):
+            if (storage is None or storage.array is not array) and id(array) not in given:
                 found.append(position)
         return found
 

@@ -22,7 +22,12 @@ NOWHERE = ref(0)
 class Storage:
     """Memory on a device, by its value. Tensors that alias have the same storage; how each lies over it is the tensor's own layout."""
 
-    __slots__ = ("__weakref__", "array", "born", "exported", "hooks", "layout", "lost", "ref", "serial", "sharding", "trace", "uniform")
+    # What is seldom other than so is the class's, as a storage is made for each operation that is recorded.
+    exported = False  # somebody outside holds the array: never donate it
+    hooks: Any = None  # gradient hooks of the parameter that was moved here, until they are put back
+    lost: str | None = None  # what happened to the value
+    sharding: Any = None  # under SPMD: how somebody said that the value lies over the devices
+    uniform: bool | None = None  # whether all elements are equal (an optimizer's counts of steps); None: not known
 
     def __init__(self, trace_of: Any, layout: Layout, array: Any = None, serial: int = 0, index: Ref = NOWHERE):
         self.trace = trace_of  # the device's Recorder
@@ -31,11 +36,6 @@ class Storage:
         self.array = array
         self.serial = serial  # of the trace in which `ref` counts; 0: none
         self.ref = index
-        self.exported = False  # somebody outside holds the array: never donate it
-        self.hooks: Any = None  # gradient hooks of the parameter that was moved here, until they are put back
-        self.lost: str | None = None  # what happened to the value
-        self.sharding: Any = None  # under SPMD: how somebody said that the value lies over the devices
-        self.uniform: bool | None = None  # whether all elements are equal (an optimizer's counts of steps); None: not known
 
     @property
     def unwritten(self) -> bool:

@@ -14,18 +14,20 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+from surestep.trace.operands import ref
 from surestep.trace.records import Record, needs
 
 
 class Edge:
     """From one place to the next: what was recorded, and what the dispatcher needs to know of its results."""
 
-    __slots__ = ("count", "place", "record", "results", "scalars")
+    __slots__ = ("count", "place", "record", "ref", "results", "scalars")
 
     def __init__(self, place: Place, record: Record, results: Any, scalars: tuple | None = None):
         self.place = place
         self.record = record
         self.count = record.results
+        self.ref = ref(place.totals[0] - record.results)  # the first result's value
         self.results = results  # layouts, as whoever recorded it wants them
         self.scalars = scalars  # the numbers that could be lifted, exact, in the order of the operands
 
@@ -78,12 +80,12 @@ class Trie:
     def add(self, place: Place, record: Record, results: Any, scalars: tuple | None = None) -> Edge:
         """A new edge away from a place, to a new one. The caller enters it into the place's tables, under the keys by which it is found."""
         target = Place(place)
-        self.places += 1
-        edge = Edge(target, record, results, scalars)
-        target.entry = edge
         values, leaves, floats, ints = place.totals
         more_leaves, more_floats, more_ints = needs(record)
         target.totals = (values + record.results, leaves + more_leaves, floats + more_floats, ints + more_ints)
+        self.places += 1
+        edge = Edge(target, record, results, scalars)
+        target.entry = edge
         return edge
 
     def used(self, place: Place, key: Any) -> bool:

@@ -21,9 +21,9 @@ def _trains_on_xla(program: Program, call: Call) -> bool:
 
 
 class GradScaler(Rule):
-    """A `GradScaler` keeps small float16 gradients from becoming zero. bfloat16 has float32's range and needs none: the scaler reads "is
-    any gradient infinite?" in each step, which cuts it in two. `torch.cuda.amp.GradScaler` is for CUDA: without it, it is switched
-    off, with a warning.
+    """A `GradScaler` keeps small float16 gradients from becoming zero. bfloat16 has float32's range and needs none: the scaler looks
+    through all gradients in each step for nothing, and with torch_xla it reads the answer, which cuts the step in two.
+    `torch.cuda.amp.GradScaler` is for CUDA: without it, it is switched off, with a warning.
     """
 
     code = "XLA804"
@@ -86,8 +86,8 @@ for batch in batches:
                 yield self.found(
                     program,
                     call.node,
-                    "bfloat16 needs no scaler, and this one reads the device in each step, which cuts it in two. Leave it out: "
-                    "`loss.backward(); optimizer.step()`.",
+                    "bfloat16 needs no scaler: this one looks through all gradients in each step for nothing (and with torch_xla reads "
+                    "the answer, which cuts the step in two). Leave it out: `loss.backward(); optimizer.step()`.",
                 )
 
 

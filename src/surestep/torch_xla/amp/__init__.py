@@ -21,9 +21,7 @@ class autocast(torch.amp.autocast_mode.autocast):
 
 
 class GradScaler(torch.amp.GradScaler):
-    """``torch.amp.GradScaler`` for the xla device. Its ``step`` reads one value, which cuts the step, unless the optimizer is one of
-    ``torch_xla.amp.syncfree``.
-    """
+    """``torch.amp.GradScaler`` for the xla device. Whether there was an overflow is decided on the device: its ``step`` reads no value."""
 
     def __init__(
         self,
