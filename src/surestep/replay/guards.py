@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
-from itertools import chain
-from operator import is_, itemgetter
+from itertools import chain, compress
+from operator import attrgetter, is_, itemgetter, not_
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,8 @@ from torch.utils.hooks import RemovableHandle
 from surestep.replay.values import NotReplayable, same
 
 _MISSING = object()
+_storage, _layout = itemgetter("_storage"), itemgetter("_layout")
+_requires_grad, _hooks, _hooks_after = map(attrgetter, ("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks"))
 
 
 class Guards:
@@ -188,24 +190,24 @@ def _shown(value: Any) -> str:
 _MANY = 200  # conditions that are worth a function of their own: more take longer to compile than they save
 
 
-def together(conditions: list[tuple[str, tuple[Any, ...]]], **functions: Any) -> Callable[[], bool]:
+def together(conditions: list[tuple[str, tuple[Any, ...]]]) -> Callable[[], bool]:
     """One function for many conditions: compiled, it takes a third of the time of calls for each.
 
-    A condition is an expression with ``{}`` for each of its objects. It may call ``functions``.
+    A condition is an expression with ``{}`` for each of its objects.
     """
     if len(conditions) > _MANY:
-        return _alike(conditions, functions)
+        return _alike(conditions)
     names: dict[int, str] = {}
     things = [thing for _, of in conditions for thing in of]
     for thing in things:
         names.setdefault(id(thing), f"_{len(names)}")
     text = " and ".join(expression.format(*(names[id(thing)] for thing in of)) for expression, of in conditions)
-    made: dict[str, Any] = {"same": same, **functions}
+    made: dict[str, Any] = {"same": same}
     exec(f"def make({', '.join(names.values())}):\n    def holds():\n        return {text or True}\n    return holds", made)
     return made["make"](*{id(thing): thing for thing in things}.values())
 
 
-def _alike(conditions: list[tuple[str, tuple[Any, ...]]], functions: dict[str, Any]) -> Callable[[], bool]:
+def _alike(conditions: list[tuple[str, tuple[Any, ...]]]) -> Callable[[], bool]:
     """The same with a function for each expression, which is called for all objects that it is about."""
     kinds: dict[str, list[tuple[Any, ...]]] = {}
     for expression, of in conditions:
@@ -213,9 +215,9 @@ def _alike(conditions: list[tuple[str, tuple[Any, ...]]], functions: dict[str, A
     checks = []
     for expression, rows in kinds.items():
         names = [f"_{position}" for position in range(len(rows[0]))]
-        check = eval(f"lambda {', '.join(names)}: {expression.format(*names)}", {"same": same, **functions})
+        check = eval(f"lambda {', '.join(names)}: {expression.format(*names)}", {"same": same})
         checks.append((check, list(zip(*rows, strict=True))))
-    return lambda: all(all(map(check, *columns)) if columns else check() for check, columns in checks)
+    return lambda: all(all(map(check, *columns)) for check, columns in checks)
 
 
 def _entry(key: Any) -> tuple[str, tuple[Any, ...]]:
@@ -298,30 +300,23 @@ def _codes(functions: list[tuple[Any, Any, Any, Any]]) -> Any:
 
 
 def _wholes(read: list[tuple[Mapping[Any, Any], tuple, tuple, str]]) -> Any:
-    named = [(mapping, keys, values) for mapping, keys, values, _ in read if all(type(key) is str for key in keys)]
-    others = [(mapping, keys, values) for mapping, keys, values, _ in read if not all(type(key) is str for key in keys)]
-    conditions: list[tuple[str, tuple[Any, ...]]] = []
-    for mapping, keys, values in named:
-        conditions.append(("[*{}] == {}", (mapping, list(keys))))
-        for key, value in zip(keys, values, strict=True):
-            expression, things = _entry(key)
-            conditions.append((expression + " is {}", (mapping, *things, value)))
-    conditions.append(("other()", ()))
-    counted = [(mapping, len(keys)) for mapping, keys, _ in others]
-    all_keys = [key for _, keys, _ in others for key in keys]
-    all_values = [value for _, _, values in others for value in values]
-    mappings = [mapping for mapping, _, _ in others]
+    mappings = [mapping for mapping, _, _, _ in read]
+    counts = [len(keys) for _, keys, _, _ in read]
     entries = [mapping.values() for mapping in mappings]  # views: they show what is there when they are asked
+    all_values = [value for _, _, values, _ in read for value in values]
+    texts = [all(type(key) is str for key in keys) for _, keys, _, _ in read]
+    named, others = list(compress(mappings, texts)), list(compress(mappings, map(not_, texts)))
+    names = [key for mapping in named for key in mapping]
+    objects = [key for mapping in others for key in mapping]  # parameters, say, which can't be compared
 
-    def other() -> bool:
-        """Of mappings whose keys can't be compared (parameters): in C, by identity."""
+    def holds() -> bool:
+        """In C, as an optimizer's state is hundreds of these."""
         return (
-            all(len(mapping) == count for mapping, count in counted)
+            list(map(len, mappings)) == counts
             and all(map(is_, chain.from_iterable(entries), all_values))
-            and all(map(is_, chain.from_iterable(mappings), all_keys))
+            and list(chain.from_iterable(named)) == names
+            and all(map(is_, chain.from_iterable(others), objects))
         )
-
-    holds = together(conditions if others else conditions[:-1], other=other)
 
     def what() -> str:
         for mapping, keys, values, path in read:
@@ -371,22 +366,27 @@ def _types(objects: list[tuple[Any, type, dict | None]]) -> Any:
 def _tensors(tensors: list[tuple[torch.Tensor, str]]) -> Any:
     """Tensors that are read or written in place: their memory stays the same object, whatever values it holds."""
     ours = [vars(tensor) for tensor, _ in tensors if hasattr(tensor, "_storage")]
-    conditions = [("{0}['_storage'] is {1} and {0}['_layout'] is {2}", (each, each["_storage"], each["_layout"])) for each in ours]
-    wanted = [tensor.requires_grad for tensor, _ in tensors]
-    trained = "{0}.requires_grad and not {0}._backward_hooks and not {0}._post_accumulate_grad_hooks"
-    conditions += [(trained if want else "not {0}.requires_grad", (tensor,)) for (tensor, _), want in zip(tensors, wanted, strict=True)]
-    holding = together(conditions)
+    storages, layouts = list(map(_storage, ours)), list(map(_layout, ours))
+    all_tensors = [tensor for tensor, _ in tensors]
+    wanted = list(map(_requires_grad, all_tensors))
+    trained = list(compress(all_tensors, wanted))
     leaves = [(tensor, path) for tensor, path in tensors if tensor.requires_grad and tensor.is_leaf]
     check_accumulators(leaves)
-    registered = RemovableHandle.next_id  # grows with each hook of whatever kind
+    registered = -1  # grows with each hook of whatever kind
 
     def holds() -> bool:
         nonlocal registered
+        if not (
+            all(map(is_, map(_storage, ours), storages))
+            and all(map(is_, map(_layout, ours), layouts))
+            and list(map(_requires_grad, all_tensors)) == wanted
+        ):
+            return False
         if registered != RemovableHandle.next_id:
-            if any(map(_is_held, map(itemgetter(0), leaves))):
+            if any(map(_hooks, trained)) or any(map(_hooks_after, trained)) or any(map(_is_held, map(itemgetter(0), leaves))):
                 return False
             registered = RemovableHandle.next_id
-        return holding()
+        return True
 
     def what() -> str:
         for (tensor, path), want in zip(tensors, wanted, strict=True):

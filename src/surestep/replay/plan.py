@@ -25,7 +25,7 @@ from surestep.observe import events
 from surestep.observe.events import Cause
 from surestep.replay.binding import Binding, Entry, Result, Same
 from surestep.replay.capture import Taken
-from surestep.replay.guards import Guards, together
+from surestep.replay.guards import Guards
 from surestep.replay.signature import Arguments
 from surestep.replay.values import NotReplayable
 from surestep.tensor.xla_tensor import XlaTensor, alias, fresh
@@ -45,8 +45,6 @@ class Plan(Binding):
         super().__init__(recorder, guards, arguments, before, taken, result)
         self.checks = guards.compiled()
         self.modes = mode  # before the call
-        there = ("{}.grad is not None", "{}.grad is None")
-        self.same_gradients = together([(there[missing], (param,)) for param, missing in zip(self.params, self.missing, strict=True)])
         self.runs = 0
         self.same = False  # as the call before
         self.used_up: list[int] = []  # gradients of which nobody else may see what becomes of them
@@ -122,7 +120,7 @@ class Plan(Binding):
                     return "a number of the optimizer is a tensor now"
         if not all(counts.uniform for counts in self.uniform):
             return "an optimizer's counts of steps were written"
-        if not self.same_gradients():
+        if list(map(is_, map(_grad, self.params), repeat(None))) != self.missing:
             return "there are other gradients than there were"
         return None
 
