@@ -169,6 +169,7 @@ def measure(name: str, peers: list[str], rounds: int, torch_xla: list[str]) -> d
     """All peers on one workload, in turn; those in ``OTHERS`` by the command ``torch_xla``."""
     # all compile anew
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package's modules aren't compiled at each start
     processes: dict[str, Any] = {}
     found: dict[str, dict[str, Any]] = {}
     for peer in peers:  # one after the other: each compiles and warms up alone

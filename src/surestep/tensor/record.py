@@ -24,6 +24,7 @@ from surestep.tensor.stand_ins import tensors
 from surestep.tensor.xla_tensor import XlaTensor, fresh, put_back_hooks
 from surestep.trace.layout import Layout, flat, layout, of_tensor
 from surestep.trace.operands import (
+    DEFAULT,
     FLOAT,
     KEYWORD,
     LIFTED_FLOAT,
@@ -192,13 +193,16 @@ def _recorded(operation: Operation, recorder: Recorder, args: tuple, kwargs: dic
     """Follows (or makes) the edge of a call; returns it."""
     key: list[Any] = [operation]  # hashed by identity; PyTorch's overloads hash in Python
     host: list[Any] = []
+    integral = True  # as far as is known: then what it gives may be of PyTorch's default dtype
     for a in args:
         kind = type(a)
         if kind is XlaTensor:
-            storage = a._storage
+            storage, lies = a._storage, a._layout
             if storage.trace is not recorder:
                 raise Mixed
-            if a._layout is storage.layout:
+            if lies.inexact:
+                integral = False
+            if lies is storage.layout:
                 if storage.hooks is not None:
                     put_back_hooks(a)
                 key.append(storage.ref if storage.serial == recorder.serial else recorder.enter(storage))
@@ -224,6 +228,9 @@ def _recorded(operation: Operation, recorder: Recorder, args: tuple, kwargs: dic
                 key.append(a._layout)
             else:
                 _add(recorder, key, host, a)
+    if integral:
+        key.append(DEFAULT)
+        key.append(torch.get_default_dtype())
     draw = generator = None
     if operation.random:
         generator = generators.of(recorder, kwargs.get("generator"))
@@ -267,7 +274,7 @@ def _add(recorder: Recorder, key: list[Any], host: list[Any], a: Any) -> None:
         add_constant(key, a)
 
 
-def _missing(operation: Operation, recorder: Recorder, exact: tuple, args: tuple, kwargs: dict, host: bool, draw: Any) -> Any:
+def _missing(operation: Operation, recorder: Recorder, exact: tuple, args: tuple, kwargs: dict, host: bool, draw: Any) -> Edge:
     """The edge of a call that was not seen at this place before."""
 
     def make(lift: bool) -> tuple[Call, Any]:
@@ -291,7 +298,7 @@ def _missing(operation: Operation, recorder: Recorder, exact: tuple, args: tuple
 
     generic, scalars = (None, ()) if host else _generic(operation, recorder, args, kwargs)
     if scalars:
-        return recorder.numbered(exact, (generic, draw), scalars, make)
+        return recorder.numbered(exact, (generic, draw, torch.get_default_dtype()), scalars, make)
     return recorder.exact(exact, lambda: make(False))
 
 
@@ -331,8 +338,51 @@ def _argument(recorder: Recorder, a: Any, lift: bool, figures: dict[Ref, tuple])
     return a
 
 
+_known: dict[tuple, tuple[tuple[Layout | None, ...], Any]] = {}  # what calls give that make new tensors, by how their operands lie
+_KNOWN = 20_000
+
+
 def _inferred(operation: Operation, args: tuple, kwargs: dict, by_lowering: Any) -> tuple[tuple[Layout | None, ...], Any]:
-    """The layouts of a call's results, flat, and what the trie keeps of them for the dispatcher."""
+    """The layouts of a call's results, flat, and what the trie keeps of them for the dispatcher.
+
+    The layers of a model repeat calls on tensors that lie alike, of which PyTorch is asked once.
+    """
+    key = None if operation.targets or (operation.lowering is not None and operation.lowering.custom) else _lying(operation, args, kwargs)
+    found = _known.get(key) if key is not None else None
+    if found is None:
+        found = _asked(operation, args, kwargs, by_lowering)
+        if key is not None:
+            if len(_known) >= _KNOWN:
+                _known.clear()
+            _known[key] = found
+    return found
+
+
+def _lying(operation: Operation, args: tuple, kwargs: dict) -> tuple | None:
+    """A call's key with its tensors' layouts in place of their values; None where a number of the host is among them."""
+    key: list[Any] = [operation, torch.get_default_dtype()]
+    storages: dict[int, int] = {}  # which operands share one
+
+    def add(value: Any) -> bool:
+        if type(value) is XlaTensor:
+            key.extend((value._storage.layout, value._layout, storages.setdefault(id(value._storage), len(storages))))
+        elif isinstance(value, (list, tuple)):
+            key.extend((LIST, len(value)))
+            return all(map(add, value))
+        elif isinstance(value, torch.Tensor):
+            return False
+        else:
+            add_constant(key, value)
+        return True
+
+    for name, value in (*enumerate(args), *kwargs.items()):
+        key.append(name)
+        if name != "generator" and not add(value):
+            return None
+    return tuple(key)
+
+
+def _asked(operation: Operation, args: tuple, kwargs: dict, by_lowering: Any) -> tuple[tuple[Layout | None, ...], Any]:
     if operation.lowering is not None and operation.lowering.custom:
         result, stand = custom.on_meta(operation, args, kwargs, by_lowering)
     else:

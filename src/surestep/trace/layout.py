@@ -15,12 +15,13 @@ import torch
 class Layout:
     """Sizes, strides, offset and dtype. Made by ``layout()`` only, which gives the one object of these figures; never changed."""
 
-    __slots__ = ("__weakref__", "contiguous", "dense", "dtype", "numel", "offset", "sizes", "strides")
+    __slots__ = ("__weakref__", "contiguous", "dense", "dtype", "inexact", "numel", "offset", "sizes", "strides")
 
     sizes: torch.Size
     strides: tuple[int, ...]
     offset: int  # in elements of dtype
     dtype: torch.dtype
+    inexact: bool  # whether the dtype is a floating-point or complex one
     numel: int
     contiguous: bool  # row-major from offset 0
     dense: bool  # a permutation of a contiguous layout: it covers numel elements from offset 0, each once
@@ -49,7 +50,7 @@ def layout(sizes: tuple[int, ...], strides: tuple[int, ...], offset: int, dtype:
     if found is None:
         found = Layout()
         found.sizes, found.strides, found.offset, found.dtype = torch.Size(sizes), key[1], offset, dtype
-        found.numel = math.prod(sizes)
+        found.numel, found.inexact = math.prod(sizes), dtype.is_floating_point or dtype.is_complex
         found.contiguous = offset == 0 and (found.numel == 0 or _is_row_major(sizes, strides))
         found.dense = found.contiguous or (offset == 0 and _is_permuted(sizes, strides))
         _interned[key] = found

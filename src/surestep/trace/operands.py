@@ -59,6 +59,7 @@ class HostScalar:
 
 
 FLOAT, BITS, COMPLEX, TRUE, FALSE, LIST, KEYWORD = map(Mark, ("float", "bits", "complex", "True", "False", "list", "keyword"))
+DEFAULT = Mark("default dtype")
 LIFTED_FLOAT, LIFTED_INT = Mark("lifted float"), Mark("lifted int")
 
 _refs: list[Ref] = [Ref(i) for i in range(1024)]
