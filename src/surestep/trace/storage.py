@@ -22,7 +22,10 @@ NOWHERE = ref(0)
 class Storage:
     """Memory on a device, by its value. Tensors that alias have the same storage; how each lies over it is the tensor's own layout."""
 
-    __slots__ = ("__weakref__", "array", "born", "exported", "hooks", "layout", "lost", "ref", "serial", "sharding", "trace", "uniform")
+    __slots__ = (
+        *("__weakref__", "array", "born", "exported", "hooks", "layout", "lost", "mark"),
+        *("ref", "serial", "sharding", "trace", "uniform"),
+    )
 
     def __init__(self, trace_of: Any, layout: Layout, array: Any = None, serial: int = 0, index: Ref = NOWHERE):
         self.trace = trace_of  # the device's Recorder
@@ -35,6 +38,7 @@ class Storage:
         self.hooks: Any = None  # gradient hooks of the parameter that was moved here, until they are put back
         self.lost: str | None = None  # what happened to the value
         self.sharding: Any = None  # under SPMD: how somebody said that the value lies over the devices
+        self.mark: Any = None  # of a parameter: where that was said, if no program should gather it (trace/marks.py)
         self.uniform: bool | None = None  # whether all elements are equal (an optimizer's counts of steps); None: not known
 
     @property
@@ -45,5 +49,5 @@ class Storage:
     def lie_as(self, layout: Layout) -> None:
         """The value has another shape, or lies otherwise in memory; what was said of other dimensions counts no more."""
         if self.sharding is not None and layout.sizes != self.layout.sizes:
-            self.sharding = None
+            self.sharding = self.mark = None
         self.layout = layout
