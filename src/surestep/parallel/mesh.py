@@ -233,7 +233,7 @@ def mark_first(output: Any, mesh: Mesh, axes: Any) -> None:
     first = values[0] if isinstance(values, (tuple, list)) and values else values
     if not isinstance(first, torch.Tensor):
         raise RuntimeError(
-            f"the output is a {type(output).__name__}, in which there is no tensor at first whose batch could be split over the devices. "
+            f"the output is a {type(output).__name__}, in which there is no tensor at first. "
             f"Give shard_output=, a function of the output and the mesh that marks what is to be split"
         )
     if first.ndim:
