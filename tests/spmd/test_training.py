@@ -267,7 +267,10 @@ class Experts(nn.Module):
         if self.mesh is not None:
             dispatched = xs.mark_sharding_with_gradients(dispatched.contiguous(), self.mesh, ("expert", None, None, None))
         hidden = torch.relu(torch.einsum("edtf,efh->edth", dispatched, self.up))
-        combined = torch.einsum("edth,ehf->edtf", hidden, self.down).transpose(0, 1)
+        found = torch.einsum("edth,ehf->edtf", hidden, self.down)
+        if self.mesh is not None:  # else the experts would be gathered, which is said
+            found = xs.mark_sharding_with_gradients(found, self.mesh, ("expert", None, None, None))
+        combined = found.transpose(0, 1)
         if self.mesh is not None:
             combined = xs.mark_sharding_with_gradients(combined.contiguous(), self.mesh, ("expert", None, None, None))
         return combined.reshape(x.shape)
