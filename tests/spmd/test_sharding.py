@@ -249,6 +249,18 @@ def test_tensors_lie_alike(devices):
         assert second.sharding_spec == first.sharding_spec == split.sharding_spec
 
 
+def test_that_they_lie_alike_is_a_part_of_a_compiled_step():
+    split = xs.mark_sharding(torch.ones(8, 8).to("xla"), xs.get_1d_mesh("x"), ("x", None))
+
+    @surestep.compile
+    def step(x):
+        return xs.shard_as(split, x)[1] + 1
+
+    results = [step(torch.full((8, 8), float(number), device="xla")).sum().item() for number in range(4)]
+    assert results == [64.0, 128.0, 192.0, 256.0]
+    assert "  replayed 2 time(s)" in surestep.explain(step)
+
+
 @pytest.mark.parametrize(
     ("second", "message"),
     [
