@@ -30,7 +30,9 @@ MODULES = frozenset(
 NAMES = {
     "torch_xla": {"_found_libtpu", "backends"},
     "torch_xla._XLAC": {
-        *("OpSharding", "XlaShardingSpec", "_xla_mark_sharding", "_xla_mark_sharding_"),
+        *("OpSharding", "XlaShardingSpec", "_global_tensor_from_cpu_shards", "_xla_get_auto_sharding", "_xla_set_auto_sharding"),
+        *("_mark_manual_sharding", "_spmd_full_to_shard_shape", "_spmd_shard_to_full_shape"),
+        *("_get_local_shard_replica_and_indices", "_get_local_shards", "_load_local_shards", "_get_xla_tensor_debug_info"),
         *("_flash_attention_backward", "_flash_attention_forward"),
         *("_flash_attention_position_ids_backward", "_flash_attention_position_ids_forward"),
         *("_get_graph_hash", "_get_stablehlo", "_get_xla_tensors_dot", "_get_xla_tensors_hlo", "_get_xla_tensors_text"),
@@ -42,9 +44,9 @@ NAMES = {
         *("get_stablehlo", "get_stablehlo_bytecode"),
     },
     "torch_xla.distributed.parallel_loader": {"BatchTracker", "PerDeviceQueue"},
-    "torch_xla.distributed.spmd": {"auto_policy", "shard_as"},
-    "torch_xla.distributed.spmd.xla_sharding": {"shard_as"},
-    "torch_xla.runtime": {"get_master_ip"},
+    "torch_xla.distributed.spmd": {"_mark_manual_sharding", "auto_policy"},
+    "torch_xla.distributed.spmd.xla_sharding": {"_mark_manual_sharding"},
+    "torch_xla.runtime": {"disable_spmd", "get_master_ip"},
 }
 
 _WHOLE = (
@@ -53,6 +55,8 @@ _WHOLE = (
     "device leave it out"
 )
 _SHARDING = "`torch_xla.distributed.spmd.mark_sharding` says of each tensor how it lies over the devices"
+_SHARDS = "a tensor's .local_shards are what each device holds, and .load_local_shards_(shards) puts other values there"
+_MANUAL = "`torch_xla.distributed.spmd.enable_manual_sharding` and `torch_xla.distributed.spmd.disable_manual_sharding`"
 _KERNEL = "`surestep.lowering` gives a custom operator its meaning in JAX, a Pallas kernel's too"
 _ATTENTION = "torch.nn.functional.scaled_dot_product_attention runs on the device"
 _TEXT = "JAX_DUMP_IR_TO=DIRECTORY writes the StableHLO of each program, XLA_FLAGS=--xla_dump_to=DIRECTORY what XLA makes of it"
@@ -72,8 +76,15 @@ INSTEAD = {
     "torch_xla._XLAC._xla_warm_up_cache": _CACHE,
     "torch_xla._XLAC._xla_all_gather": "`torch_xla.core.xla_model.all_gather`",
     "torch_xla._XLAC._xla_all_reduce": "`torch_xla.core.xla_model.all_reduce`",
-    "torch_xla._XLAC._xla_mark_sharding": _SHARDING,
-    "torch_xla._XLAC.OpSharding": _SHARDING,
+    "torch_xla._XLAC._get_local_shard": _SHARDS,
+    "torch_xla._XLAC._get_xla_tensor_debug_info": _TEXT,
+    "torch_xla._XLAC._global_tensor_from_cpu_shards": _SHARDS,
+    "torch_xla._XLAC._load_local_shards": _SHARDS,
+    "torch_xla._XLAC._mark_manual_sharding": _MANUAL,
+    "torch_xla._XLAC._spmd": _MANUAL,
+    "torch_xla._XLAC._xla_get_auto_sharding": _SHARDING,
+    "torch_xla._XLAC._xla_set_auto_sharding": _SHARDING,
+    "torch_xla._XLAC.OpSharding": "mesh.get_op_sharding(partition_spec) gives one; `torch_xla.distributed.spmd.mark_sharding` needs none",
     "torch_xla._XLAC.XlaShardingSpec": _SHARDING,
     "torch_xla._internal.tpu": "`torch_xla.runtime` says what there is on any platform",
     "torch_xla.core.dynamo_bridge": "torch.compile(model, backend='eager') traces models on the device",
@@ -85,6 +96,8 @@ INSTEAD = {
     "torch_xla.distributed.data_parallel": _WHOLE,
     "torch_xla.distributed.parallel_loader": _LOADER,
     "torch_xla.distributed.spmd": _SHARDING,
+    "torch_xla.distributed.spmd._mark_manual_sharding": _MANUAL,
+    "torch_xla.distributed.spmd.xla_sharding._mark_manual_sharding": _MANUAL,
     "torch_xla.experimental.custom_kernel": f"{_ATTENTION}; {_KERNEL}",
     "torch_xla.experimental.pallas_kernels": f"{_ATTENTION}; {_KERNEL}",
     "torch_xla.experimental.pjrt": "`torch_xla.runtime` has its functions",
@@ -92,6 +105,7 @@ INSTEAD = {
     "torch_xla.experimental.quantized": _BITS,
     "torch_xla.experimental.tpu": "`torch_xla.runtime` says what there is on any platform",
     "torch_xla.experimental.xla_quantized_matmul": _BITS,
+    "torch_xla.runtime.disable_spmd": "run what isn't SPMD in another process: xla:0 stands for all devices until this one ends",
     "torch_xla.runtime.get_master_ip": "the environment variable MASTER_ADDR",
     "torch_xla.stablehlo": _TEXT,
     "torch_xla.utils.closures": "`torch_xla.core.xla_model.add_step_closure`, with run_async=True for another thread",

@@ -60,6 +60,9 @@ def test_without_carried_tensors_and_with_one():
     torch.testing.assert_close(loss, net(x).square().mean().detach())
     loss, count = gradient_accumulation(lambda a, n: (net(a).mean(), n + 1), [x], copy.deepcopy(net), torch.zeros(2, device="xla"))
     assert count.tolist() == [3, 3]
+    start = torch.zeros((), device="xla")
+    _, count, more = gradient_accumulation(lambda a, n, m: (net(a).mean(), n + 1, m + 2), [x], copy.deepcopy(net), start, start)
+    assert (count.item(), more.item()) == (3, 6)
 
 
 def test_errors():

@@ -35,8 +35,10 @@ def test_a_spec_for_each_key(devices):
     assert batch["x"].local_shards[0].data.shape == (8 // devices, 2)
     assert batch["y"].tolist() == list(range(8))
     assert batch["names"] == ["a"]
-    with pytest.raises(ValueError, match=r"no spec for the batch's keys \['names'\]"):
+    with pytest.raises(KeyError, match=r"no spec for the batch's keys \['names'\]"):
         list(MpDeviceLoader(batches, "xla", input_sharding={"x": None, "y": None}))
+    with pytest.raises(KeyError, match=r"specs for \['z'\], and the batch has the keys \['x', 'y', 'names'\]"):
+        list(MpDeviceLoader(batches, "xla", input_sharding={**specs, "z": None}))
     with pytest.raises(ValueError, match="the batch is no dictionary but a list"):
         list(MpDeviceLoader([[torch.ones(2)]], "xla", input_sharding=specs))
 

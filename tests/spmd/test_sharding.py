@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import surestep
 import surestep.torch_xla.distributed.spmd as xs
 import surestep.torch_xla.runtime as xr
+from surestep.torch_xla import _XLAC
 from surestep.torch_xla.distributed.spmd import ShardingType
 from surestep.torch_xla.distributed.spmd.debugging import visualize_sharding, visualize_tensor_sharding
 
@@ -234,6 +235,65 @@ def test_what_cannot_be_divided_is_an_error(devices):
             xs.mark_sharding(torch.randn(devices + 1, 2, device="xla"), xs.get_1d_mesh("x"), ("x", None))
 
 
+def test_tensors_lie_alike(devices):
+    mesh = xs.get_1d_mesh("x")
+    split = xs.mark_sharding(torch.randn(8, 8).to("xla"), mesh, ("x", None))
+    other = torch.randn(8, 8).to("xla").requires_grad_()
+    (first, nothing), (second, _) = xs.shard_as((split, None), (other * 2, None))
+    assert nothing is None
+    (first * second).sum().backward()
+    surestep.sync()
+    assert torch.equal(second.cpu(), 2 * other.detach().cpu())
+    assert torch.equal(other.grad.cpu(), 2 * split.cpu())
+    if devices > 1:
+        assert second.sharding_spec == first.sharding_spec == split.sharding_spec
+
+
+def test_that_they_lie_alike_is_a_part_of_a_compiled_step():
+    split = xs.mark_sharding(torch.ones(8, 8).to("xla"), xs.get_1d_mesh("x"), ("x", None))
+
+    @surestep.compile
+    def step(x):
+        return xs.shard_as(split, x)[1] + 1
+
+    results = [step(torch.full((8, 8), float(number), device="xla")).sum().item() for number in range(4)]
+    assert results == [64.0, 128.0, 192.0, 256.0]
+    assert "  replayed 2 time(s)" in surestep.explain(step)
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (lambda: [torch.ones(4, device="xla")] * 2, "the same structure"),
+        (lambda: [None], "two tensors on the xla device, got a XlaTensor and a NoneType"),
+        (lambda: [torch.ones(4)], "two tensors on the xla device"),
+        (lambda: [torch.ones(3, device="xla")], r"the same shape, got \[4\] and \[3\]"),
+    ],
+)
+def test_what_cannot_lie_alike_is_an_error(second, message):
+    with pytest.raises(ValueError, match=message):
+        xs.shard_as([torch.ones(4, device="xla")], second())
+
+
+def test_the_private_module_marks_too(devices):
+    mesh = xs.get_1d_mesh("x")
+    tensor, other = torch.randn(8, 8).to("xla"), torch.randn(8, 8).to("xla")
+    _XLAC._xla_mark_sharding(tensor, mesh.get_op_sharding(("x", None)))
+    assert _XLAC._get_xla_sharding_specs([tensor, other]) == [xs.mark_sharding(other.clone(), mesh, ("x", None)).sharding_spec, ""]
+    with pytest.raises(ValueError, match="names the axis 'y'"):
+        mesh.get_op_sharding(("y", None))
+
+
+def test_a_sharded_tensor_is_the_tensor():
+    tensor = torch.randn(4).to("xla")
+    assert xs.XLAShardedTensor(tensor) is tensor
+    leaf = xs.XLAShardedTensor(tensor, requires_grad=True)
+    leaf.square().sum().backward()
+    assert torch.equal(leaf.grad.cpu(), 2 * tensor.cpu())
+    with pytest.raises(TypeError, match="How it lies is said by mark_sharding"):
+        xs.XLAShardedTensor(tensor, (1,), (0,))
+
+
 def test_wrong_meshes_are_errors(devices):
     with pytest.raises(ValueError, match="don't fill a mesh"):
         xs.Mesh(np.arange(devices), (devices, 2))
@@ -245,6 +305,8 @@ def test_wrong_meshes_are_errors(devices):
         xs.mark_sharding(torch.randn(16, device="xla"), xs.Mesh(np.arange(2 * devices), (2 * devices,)), (0,))
     with pytest.raises(TypeError, match="a tensor on cpu"):
         xs.mark_sharding(torch.randn(8), xs.get_1d_mesh(), (0,))
+    with pytest.raises(ValueError, match=r"is for 2 slices, and these devices .* are in one"):
+        xs.HybridMesh(ici_mesh_shape=(1, devices), dcn_mesh_shape=(2, 1))
     xs.mark_sharding(torch.randn(8, device="xla"), xs.get_1d_mesh(), (0,))
     if devices > 1:
         with pytest.raises(ValueError, match="the first one has them in the order"):
@@ -341,6 +403,7 @@ def test_parts_last_and_are_not_read(devices):
     surestep.sync()
     part.mul_(2)
     surestep.sync()
+    assert (part.sharding_spec, part.sharding_type) == ("{manual}", ShardingType.MANUAL)
     with pytest.raises(RuntimeError, match=r"has a value of its own on each device\. Read what"):
         part.cpu()
     whole = xs.disable_manual_sharding(part, ("x", None), (8, 8), mesh=mesh)

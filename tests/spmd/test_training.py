@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import functools
 import re
 
@@ -15,6 +16,7 @@ import surestep
 import surestep.torch_xla.distributed.spmd as xs
 from surestep.tensor.devices import recorders
 from surestep.torch_xla.distributed.fsdp.wrap import transformer_auto_wrap_policy
+from surestep.torch_xla.experimental.scan_layers import scan_layers
 from surestep.torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
 
 COLLECTIVES = re.compile(r"= \(?(\w+\[[\d,]*\]).* (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
@@ -265,7 +267,10 @@ class Experts(nn.Module):
         if self.mesh is not None:
             dispatched = xs.mark_sharding_with_gradients(dispatched.contiguous(), self.mesh, ("expert", None, None, None))
         hidden = torch.relu(torch.einsum("edtf,efh->edth", dispatched, self.up))
-        combined = torch.einsum("edth,ehf->edtf", hidden, self.down).transpose(0, 1)
+        found = torch.einsum("edth,ehf->edtf", hidden, self.down)
+        if self.mesh is not None:  # else the experts would be gathered, which is said
+            found = xs.mark_sharding_with_gradients(found, self.mesh, ("expert", None, None, None))
+        combined = found.transpose(0, 1)
         if self.mesh is not None:
             combined = xs.mark_sharding_with_gradients(combined.contiguous(), self.mesh, ("expert", None, None, None))
         return combined.reshape(x.shape)
@@ -357,8 +362,6 @@ def test_launch_is_this_process(devices):
 
 
 def test_layers_that_are_scanned_are_split_too(devices, metrics):
-    from surestep.torch_xla.experimental.scan_layers import scan_layers
-
     mesh = xs.Mesh(np.arange(devices), (devices,), ("fsdp",))
 
     class Scanned(GPT):
@@ -374,3 +377,25 @@ def test_layers_that_are_scanned_are_split_too(devices, metrics):
     trained_as_on_the_cpu(model, mesh, "fsdp", metrics, lambda: Scanned(layers=4))
     weight = model.blocks[3].up.weight
     assert weight.local_shards[0].data.shape == (weight.shape[0] // devices, weight.shape[1])
+
+
+def test_layers_that_are_scanned_lie_as_they_were_marked(devices):
+    """A stack of split parameters isn't exchanged between the devices, nor are their gradients put together."""
+    second = 2 if devices > 1 else 1
+    mesh = xs.Mesh(np.arange(devices), (devices // second, second), ("fsdp", "model"))
+    layers = nn.ModuleList(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)) for _ in range(3))
+    here = copy.deepcopy(layers).to("xla")
+    for layer in here:
+        xs.mark_sharding(layer[0].weight, mesh, ("model", "fsdp"))
+        xs.mark_sharding(layer[2].weight, mesh, ("fsdp", "model"))
+    x = torch.randn(64, 4, 16)
+    loss = scan_layers(here, xs.mark_sharding(x.to("xla"), mesh, ("fsdp", None, None))).square().mean()
+    loss.backward()
+    surestep.sync()
+    assert not any(kind == "all-to-all" or shape.startswith("f32[3,") for shape, kind in collectives())
+    expected = functools.reduce(lambda value, layer: layer(value), layers, x).square().mean()
+    expected.backward()
+    torch.testing.assert_close(loss.cpu(), expected)
+    for ours, theirs in zip(here.parameters(), layers.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-6)
+    assert here[1][0].weight.grad.local_shards[0].data.shape == here[1][0].weight.local_shards[0].data.shape

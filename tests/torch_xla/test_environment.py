@@ -7,7 +7,10 @@ import pytest
 from surestep.torch_xla import _environment
 
 
-@pytest.mark.parametrize(("name", "said"), [("XLA_USE_BF16", r"XLA_USE_BF16=1 has no effect.*bfloat16"), ("XLA_USE_FP16", "float16")])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("XLA_USE_BF16", r"XLA_USE_BF16=1 has no effect.*bfloat16"), ("XLA_USE_FP16", "float16"), ("XLA_AUTO_SPMD", "mark_sharding")],
+)
 def test_it_is_said(monkeypatch, name, said):
     monkeypatch.setenv(name, "1")
     with pytest.warns(UserWarning, match=said):

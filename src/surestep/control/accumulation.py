@@ -15,12 +15,13 @@ def gradient_accumulation(
     train_step: Callable[..., Any],
     iterable_tensors: Sequence[torch.Tensor],
     model: torch.nn.Module,
-    carried_tensors: tuple[torch.Tensor, ...] | None = None,
+    carried_tensors: tuple[torch.Tensor, ...] | torch.Tensor | None = None,
+    *more_carried: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
     """Runs ``train_step(*slices, *carried)`` and its backward pass for each slice of ``iterable_tensors`` along their first dimension.
 
     ``train_step`` is recorded and compiled once. It returns the loss, or a tuple of the loss and the next carried tensors. The parameters'
-    ``grad`` get the mean of the slices' gradients, added to what is there.
+    ``grad`` get the mean of the slices' gradients, added to what is there. Carried tensors are given as one tuple, or one after the other.
 
     Returns:
         The mean of the losses, and the last carried tensors.
@@ -38,7 +39,8 @@ def gradient_accumulation(
         if tensor.shape[0] != iterable_tensors[0].shape[0]:
             raise ValueError(f"gradient_accumulation: element {position} of iterable_tensors has inconsistent first dimension")
     steps = iterable_tensors[0].shape[0]
-    carried = (carried_tensors,) if isinstance(carried_tensors, torch.Tensor) else tuple(carried_tensors or ())
+    first = (carried_tensors,) if isinstance(carried_tensors, torch.Tensor) else tuple(carried_tensors or ())
+    carried = (*first, *more_carried)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for name, parameter in model.named_parameters():
         if getattr(parameter, "_post_accumulate_grad_hooks", None):

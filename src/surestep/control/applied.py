@@ -65,6 +65,7 @@ class _Applied(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         function = application.function
         ctx.application, ctx.drawn = application, drawn
+        ctx.shardings = _shardings(application, tensors[:count])
         ctx.kept = kept = application.kept()
         found = _forward(application, outside, tensors[:count], drawn, kept)
         outputs, saved = found[: len(function.outputs)], found[len(function.outputs) :]
@@ -93,7 +94,7 @@ class _Applied(torch.autograd.Function):
         waiting = iter(ctx.saved_tensors)
         parts, saved, captured = ([next(waiting) for _ in range(count)] for count in ctx.counts)
         cotangents = [grads[place] for place in function.differentiable]
-        found = iter(_backward(application, parts, saved, cotangents, captured, ctx.drawn, ctx.kept))
+        found = iter(_backward(application, parts, saved, cotangents, captured, ctx.drawn, ctx.kept, ctx.shardings))
         wanted = set(function.wanted)
         of_inputs: list[Any] = []
         for place in range(function.nested.inputs):
@@ -116,13 +117,14 @@ def saved_value(outside: Outside, place: int) -> torch.Tensor:
 def _forward(application: Application, outside: Outside, tensors: Sequence[Any], drawn: Sequence[Drawn], kept: Kept) -> list[XlaTensor]:
     function, carries, parts, length, _ = application
     nested = function.nested
+    shardings = _shardings(application, tensors)
 
     def make() -> Any:
         from surestep.lower import control  # JAX is imported when it is first needed
 
         if length is None:
             return control.call(nested, operands.distances, kept)
-        return control.scan(nested, carries, length, operands.distances, kept)
+        return control.scan(nested, carries, length, operands.distances, kept, shardings)
 
     outputs = [*function.outputs[:carries], *(_stacked(each, length) for each in function.outputs[carries:])]
     outputs += [_stacked(each, length) for each in _layouts(function, kept)]
@@ -130,7 +132,7 @@ def _forward(application: Application, outside: Outside, tensors: Sequence[Any],
         operands = Operands(function, drawn, outside.captured[: nested.captured])
         stacks = _grouped(tensors[carries:], parts)
         given = [stacks] if length is None else [list(tensors[:carries]), stacks]
-        static = (carries, length, kept, operands.distances)
+        static = (carries, length, kept, operands.distances, shardings)
         return recorded_operation("call" if length is None else "scan", [function], static, [*operands.lists, *given], outputs, make)
 
 
@@ -142,6 +144,7 @@ def _backward(
     captured: Sequence[XlaTensor],
     drawn: Sequence[Drawn],
     kept: Kept,
+    shardings: tuple,
 ) -> list[XlaTensor]:
     function, carries, sizes, length, _ = application
     nested, wanted, given = function.nested, function.wanted, function.differentiable
@@ -152,7 +155,7 @@ def _backward(
 
         if length is None:
             return control.call_backward(nested, operands.distances, kept, like)
-        return control.scan_backward(nested, carries, sizes, wanted, given, length, operands.distances, kept, like)
+        return control.scan_backward(nested, carries, sizes, wanted, given, length, operands.distances, kept, like, shardings)
 
     outputs: list[Layout] = []
     for place, each in zip(wanted, function.gradients, strict=False):
@@ -166,9 +169,24 @@ def _backward(
         if length is not None:
             listed = any(sizes[place - carries] for place in wanted if place >= carries)
             lists.append(places(function.recorder, length) if listed else [])
-        static = (carries, length, kept, operands.distances, tuple(wanted), tuple(given), tuple(sizes))
+        static = (carries, length, kept, operands.distances, tuple(wanted), tuple(given), tuple(sizes), shardings)
         name = "call_backward" if length is None else "scan_backward"
         return recorded_operation(name, [function], static, lists, outputs, make)
+
+
+def _shardings(application: Application, tensors: Sequence[Any]) -> tuple:
+    """Under SPMD: how each of the stacks that are several tensors lies over the devices, if those were all marked alike."""
+    if not application.function.recorder.spread:
+        return (None,) * len(application.parts)
+    found = []
+    for stack in _grouped(tensors[application.carries :], application.parts):
+        marked = {_marked(tensor) for tensor in stack} if isinstance(stack, list) else {None}
+        found.append(marked.pop() if len(marked) == 1 else None)
+    return tuple(found)
+
+
+def _marked(tensor: XlaTensor) -> Any:
+    return tensor._storage.sharding if tensor._layout is tensor._storage.layout else None
 
 
 def _grouped(tensors: Sequence[Any], parts: Sequence[int]) -> list[Any]:

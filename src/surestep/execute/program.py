@@ -8,13 +8,14 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from surestep.execute import spmd
+from surestep.execute.gathers import gathered
 from surestep.execute.world import AXIS, replica, replicated
 from surestep.observe import events
 from surestep.observe.frames import Line
@@ -31,7 +32,7 @@ class Input(NamedTuple):
 class Program:
     """A compiled trace. ``donated`` are the positions of the leaves whose memory the outputs reuse."""
 
-    __slots__ = ("donated", "executable", "name", "numbers", "outputs", "sent", "smallest", "uses", "where")
+    __slots__ = ("donated", "executable", "gathered", "name", "numbers", "outputs", "sent", "smallest", "uses", "where")
 
     def __init__(self, name: str, executable: Any, outputs: Sequence[tuple[int, Input]], donated: frozenset[int], where: Any):
         self.name = name
@@ -40,6 +41,7 @@ class Program:
         # by which a run is waited for
         self.smallest = min(range(len(outputs)), key=lambda position: math.prod(outputs[position][1].shape), default=0)
         self.donated = donated
+        self.gathered: list[Any] = []  # of `build`'s watched: what it gathers whole on each device
         self.uses = 0
         self.where = where  # the JAX device, or the sharding over several
         self.numbers = b""
@@ -114,11 +116,13 @@ def build(
     options: dict[str, Any] | None = None,
     together: bool = False,
     over_all: bool = False,
+    watched: Mapping[int, Any] | None = None,
 ) -> Program:
     """Compiles ``function(floats, ints, *leaves)`` for one device; or, ``together``, for one device of each process; or ``over_all``.
 
     ``numbers`` is how many floats and ints it takes; ``outputs`` are (SSA index, figures); of ``donatable`` leaves those are donated that
-    have an output of the same figures to give their memory to. ``options`` are XLA's own, for this program.
+    have an output of the same figures to give their memory to. ``options`` are XLA's own, for this program. ``watched`` says something of
+    leaves that are better not gathered: what it says of those that are all the same is kept with the program.
     """
     donated = _matching(leaves, [figures for _, figures in outputs], donatable)
     where = spmd.target(device, over_all)
@@ -145,7 +149,11 @@ def build(
         "compile", line, program=name, lower_seconds=middle - start, compile_seconds=end - middle, outputs=len(outputs), leaves=len(leaves)
     )
     kind = ReplicaProgram if together else Program if replica().size == 1 else LocalProgram
-    return kind(name, executable, outputs, frozenset(donated), where)
+    program = kind(name, executable, outputs, frozenset(donated), where)
+    if watched:
+        sizes = {leaf + 2: math.prod(leaves[leaf].shape) for leaf in watched}
+        program.gathered = [watched[number - 2] for number in sorted(gathered(executable.as_text() or "", sizes))]
+    return program
 
 
 def _matching(leaves: Sequence[Input], outputs: Sequence[Input], donatable: Sequence[int]) -> set[int]:

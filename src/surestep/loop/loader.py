@@ -40,7 +40,10 @@ def _by_key(batch: Any, device: torch.device, input_sharding: Mapping[str, Shard
         raise ValueError(f"input_sharding has a spec for each key, and the batch is no dictionary but a {type(batch).__name__}")
     missing = [key for key in batch if key not in input_sharding]
     if missing:
-        raise ValueError(f"input_sharding has no spec for the batch's keys {missing}: give one, or None where each device gets a copy")
+        raise KeyError(f"input_sharding has no spec for the batch's keys {missing}: give one, or None where each device gets a copy")
+    unknown = [key for key in input_sharding if key not in batch]
+    if unknown:
+        raise KeyError(f"input_sharding has specs for {unknown}, and the batch has the keys {list(batch)}: take them out, or spell them so")
     return replaced_items(batch, lambda key, value: to_device(value, device, input_sharding[key]))
 
 

@@ -8,6 +8,7 @@ seeds, as vectors (seed, offset); and what is read from outside.
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from surestep.lower.interpret import evaluated
 
@@ -45,17 +46,26 @@ def _forward(nested, given, floats, ints, seeds):
     return evaluated(nested, range(nested.split), given, values, _vector(floats, np.float64), _with_seeds(nested, ints, seeds))
 
 
-def _stacked(parts):
-    """One array a part; what is given as a list of arrays, one a round, is stacked."""
-    return [_stack(part) if isinstance(part, list) else part for part in parts]
+def _stacked(parts, shardings):
+    """One array a part; what is given as a list of arrays, one a round, is stacked, and lies over the devices as they do."""
+    return [_stack(part, sharding) if isinstance(part, list) else part for part, sharding in zip(parts, shardings, strict=True)]
 
 
-def _stack(arrays):
-    """Two operations for any number of arrays, where ``jnp.stack`` takes one more for each: a model has hundreds."""
+def _stack(arrays, sharding):
+    """Two operations for any number of arrays, where ``jnp.stack`` takes one more for each: a model has hundreds. Split ones are not put
+    one after the other: the devices would have to exchange them.
+    """
     shape = arrays[0].shape
-    if not shape:
-        return jnp.stack(arrays)
+    if not shape or sharding is not None:
+        return _lying(jnp.stack(arrays), sharding)
     return lax.concatenate(arrays, 0).reshape(len(arrays), *shape)
+
+
+def _lying(stack, sharding):
+    """A stack whose arrays lie over the devices as the sharding says, if it says anything."""
+    if sharding is None:
+        return stack
+    return lax.with_sharding_constraint(stack, NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec)))
 
 
 def _unstacked(stack, places):
@@ -66,8 +76,10 @@ def _unstacked(stack, places):
     return [lax.dynamic_slice(stack, [place, *zeros], (1, *stack.shape[1:])).reshape(stack.shape[1:]) for place in places]
 
 
-def scan(nested, carries, length, distances, kept):
-    """``(..., init, xs)`` to the last carries, the results of all rounds, and what is kept for the derivative."""
+def scan(nested, carries, length, distances, kept, shardings):
+    """``(..., init, xs)`` to the last carries, the results of all rounds, and what is kept for the derivative. ``shardings`` are how the
+    arrays of each list among the ``xs`` lie over the devices, or None.
+    """
 
     def function(floats, ints, seeds, captured, init, xs):
         def body(carry, given):
@@ -77,7 +89,7 @@ def scan(nested, carries, length, distances, kept):
             outputs = [values[index] for index in nested.outputs]
             return outputs[:carries], (outputs[carries:], [values[index] for index in kept.values])
 
-        carry, (ys, saved) = lax.scan(body, list(init), (jnp.arange(length), _stacked(xs)), length=length)
+        carry, (ys, saved) = lax.scan(body, list(init), (jnp.arange(length), _stacked(xs, shardings)), length=length)
         return [*carry, *ys, *saved]
 
     return function
@@ -135,12 +147,12 @@ def _or_zeros(value, figures):
     return jnp.zeros(*figures) if value is None else value
 
 
-def scan_backward(nested, carries, parts, wanted, given, length, distances, kept, like):
+def scan_backward(nested, carries, parts, wanted, given, length, distances, kept, like, shardings):
     """``(..., xs, saved, cotangents, places)`` to the gradients: of the carries and parts that are ``wanted``, and of what is captured.
 
     ``parts`` says of each part how many arrays it is given as, 0 for one that is stacked; so are the gradients, for which ``places``
     are the numbers of the rounds. ``wanted`` are the inputs with a gradient, ``given`` the results with a cotangent, by position, the
-    carries first; ``like`` are the shapes and dtypes of one round's gradients.
+    carries first; ``like`` are the shapes and dtypes of one round's gradients; ``shardings`` are those of the parts.
     """
     of_carries = [place for place in wanted if place < carries]
     inputs = len(wanted)
@@ -163,11 +175,12 @@ def scan_backward(nested, carries, parts, wanted, given, length, distances, kept
         state = [last[place] if place in last else jnp.zeros(*figures) for place, figures in zip(of_carries, like, strict=False)]
         state += [jnp.zeros(*figures) for figures in like[inputs:]]
         of_ys = {place: cotangent for place, cotangent in last.items() if place >= carries}
-        rounds = (jnp.arange(length), _stacked(xs), saved, of_ys)
+        lie = [shardings[place - carries] for place in kept.inputs]
+        rounds = (jnp.arange(length), _stacked(xs, lie), saved, of_ys)
         state, of_parts = lax.scan(body, state, rounds, length=length, reverse=True)
         found = state[: len(of_carries)]
         for place, stack in zip((place for place in wanted if place >= carries), of_parts, strict=True):
-            found += _unstacked(stack, places) if parts[place - carries] else [stack]
+            found += _unstacked(_lying(stack, shardings[place - carries]), places) if parts[place - carries] else [stack]
         return [*found, *state[len(of_carries) :]]
 
     return function

@@ -7,12 +7,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.shard_alike import shard_alike
 
 from surestep.execute import dtypes
 from surestep.lower import collective, manual, strided
 from surestep.trace.nested import Nested
 from surestep.trace.operands import LIFTED_FLOAT, LIFTED_INT, HostScalar, Mark, Ref
-from surestep.trace.records import Call, Collective, Constrain, Empty, Join, Leaf, Part, Read, Record, Seed, Write
+from surestep.trace.records import Alike, Call, Collective, Constrain, Empty, Join, Leaf, Part, Read, Record, Seed, Write
 
 
 def interpreted(records: Sequence[Record], outputs: Sequence[int]) -> Callable[..., list[Any]]:
@@ -77,6 +78,8 @@ class _Run:
             return (manual.parts(self.values[record.value.index], record.sharding),)
         if isinstance(record, Join):
             return (manual.whole(self.values[record.value.index], record.sharding),)
+        if isinstance(record, Alike):
+            return shard_alike(*(self.values[value.index] for value in record.values))
         if isinstance(record, Empty):
             return (jnp.zeros(tuple(record.layout.sizes), dtypes.to_jax(record.layout.dtype)),)
         assert isinstance(record, Seed)

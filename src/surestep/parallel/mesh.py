@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,9 +14,12 @@ import torch
 from surestep.execute import spmd
 from surestep.execute.devices import jax_devices
 from surestep.execute.world import is_spmd, world
+from surestep.observe import frames
 from surestep.tensor import sharding
 from surestep.tensor.xla_tensor import XlaTensor
+from surestep.trace.marks import Mark
 
+FSDP = "fsdp"  # the axis along which parameters are split to be gathered where they are used
 Axis = int | str | None
 PartitionSpec = Sequence[Axis | tuple[int | str, ...]]
 
@@ -107,6 +110,12 @@ class Mesh:
         self.check_devices()
         return spmd.sharding(self.device_ids.tolist(), self.mesh_shape, split)
 
+    def get_op_sharding(self, partition_spec: PartitionSpec) -> OpSharding:
+        """What ``torch_xla._XLAC._xla_mark_sharding`` takes. ``ValueError`` where there is no such axis."""
+        for part in partition_spec:
+            self.axes(part)
+        return OpSharding(self, partition_spec)
+
     def check_devices(self) -> None:
         """``ValueError`` where the mesh isn't over all devices, ``RuntimeError`` without SPMD."""
         if not is_spmd():
@@ -114,6 +123,13 @@ class Mesh:
         there = len(spmd.all_devices())
         if self.size() != there:
             raise ValueError(f"a mesh of shape {self.mesh_shape} is over {self.size()} devices, and there are {there}")
+
+
+class OpSharding(NamedTuple):
+    """A partition spec with its mesh."""
+
+    mesh: Mesh
+    partition_spec: PartitionSpec
 
 
 class HybridMesh(Mesh):
@@ -125,6 +141,9 @@ class HybridMesh(Mesh):
         ici_mesh_shape: The grid within a slice.
         dcn_mesh_shape: The grid of slices, of as many axes; None: one slice.
         axis_names: As in ``Mesh``.
+
+    Raises:
+        ValueError: The shapes don't fit each other or the devices; or there are several slices, and the devices tell of none.
     """
 
     def __init__(
@@ -137,6 +156,11 @@ class HybridMesh(Mesh):
             raise ValueError(f"HybridMesh: ici_mesh_shape {ici_mesh_shape} and dcn_mesh_shape {slices} have different numbers of axes")
         devices = list(spmd.all_devices())
         if np.prod(slices) > 1:
+            if not hasattr(devices[0], "slice_index"):
+                raise ValueError(
+                    f"HybridMesh: dcn_mesh_shape {slices} is for {np.prod(slices)} slices, and these devices "
+                    f"({devices[0].platform}) are in one. Leave it out, or write Mesh"
+                )
             grid = mesh_utils.create_hybrid_device_mesh(ici_mesh_shape, slices, devices)
         else:
             grid = mesh_utils.create_device_mesh(ici_mesh_shape, devices)
@@ -187,8 +211,17 @@ def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpe
         TypeError: The tensor isn't on the xla device, the mesh is no mesh, or the spec no tuple.
     """
     _check_types(mesh, partition_spec)
-    sharding.mark(_on_device(tensor, "mark_sharding"), mesh.sharding(partition_spec, tensor.shape))
+    sharding.mark(_on_device(tensor, "mark_sharding"), mesh.sharding(partition_spec, tensor.shape), _noted(tensor, mesh, partition_spec))
     return tensor
+
+
+def _noted(tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> Mark | None:
+    """For a parameter's matrix that is split over other axes than FSDP's, along which parameters are gathered by design."""
+    if not isinstance(tensor, torch.nn.Parameter) or tensor.ndim < 2:  # to gather a vector costs nothing
+        return None
+    names = list(mesh.shape())
+    apart = [axis for part in partition_spec for axis in mesh.axes(part) if names[axis] != FSDP and mesh.mesh_shape[axis] > 1]
+    return Mark(frames.user_line(), tuple(tensor.shape), tuple(partition_spec)) if apart else None
 
 
 def mark_first(output: Any, mesh: Mesh, axes: Any) -> None:
@@ -200,7 +233,7 @@ def mark_first(output: Any, mesh: Mesh, axes: Any) -> None:
     first = values[0] if isinstance(values, (tuple, list)) and values else values
     if not isinstance(first, torch.Tensor):
         raise RuntimeError(
-            f"SpmdFullyShardedDataParallel: the output is a {type(output).__name__}, in which there is no tensor at first. "
+            f"the output is a {type(output).__name__}, in which there is no tensor at first. "
             f"Give shard_output=, a function of the output and the mesh that marks what is to be split"
         )
     if first.ndim:
@@ -229,14 +262,18 @@ def _check_types(mesh: Any, partition_spec: Any) -> None:
         )
 
 
-class _MarkWithGradients(torch.autograd.Function):
+class MarkShardingFunction(torch.autograd.Function):
+    """``MarkShardingFunction.apply(tensor, mesh, partition_spec)``: as ``mark_sharding_with_gradients``."""
+
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
+        """A tensor with the same values that lies so."""
         ctx.mesh, ctx.partition_spec = mesh, partition_spec
         return mark_sharding(tensor.clone(), mesh, partition_spec)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """The gradient, lying so."""
         gradient = gradients[0].clone()
         return mark_sharding(gradient, ctx.mesh, ctx.partition_spec), None, None
 
@@ -245,7 +282,7 @@ def mark_sharding_with_gradients(tensor: torch.Tensor, mesh: Mesh, partition_spe
     """A tensor with the same values that lies so, and whose gradient does. For activations; ``mark_sharding`` doesn't reach gradients."""
     _check_types(mesh, partition_spec)
     mesh.sharding(partition_spec, tensor.shape)
-    found: Any = _MarkWithGradients.apply(tensor, mesh, partition_spec)
+    found: Any = MarkShardingFunction.apply(tensor, mesh, partition_spec)
     return found
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import get_ignored_functions, get_overridable_functions
 
+from surestep.parallel.alike import shard_as
 from surestep.parallel.mesh import mark_first, mark_sharding, mark_sharding_with_gradients
 from surestep.replay.values import NotReplayable
 
@@ -84,7 +85,7 @@ def _tensor_functions() -> frozenset[Any]:
     utils = torch.nn.utils
     found.update((F.scaled_dot_product_attention, torch.autograd.grad, utils.clip_grad_norm_, utils.clip_grad_value_))
     found.update((utils.get_total_norm, utils.clip_grads_with_norm_, utils.parameters_to_vector))
-    found.update((mark_first, mark_sharding, mark_sharding_with_gradients))
+    found.update((mark_first, mark_sharding, mark_sharding_with_gradients, shard_as))
     found -= {torch.from_numpy, torch.save, torch.load, torch.seed, torch.manual_seed, torch.set_rng_state, torch.set_printoptions}
     return frozenset(found)
 

@@ -18,7 +18,8 @@ from surestep.tensor import host, record, unrepresented
 from surestep.tensor.copies import replace
 from surestep.tensor.devices import recorder
 from surestep.tensor.xla_tensor import XlaTensor, fresh
-from surestep.trace.recorder import LOCK
+from surestep.trace.marks import Mark
+from surestep.trace.recorder import LOCK, in_parts
 from surestep.trace.storage import Storage
 
 
@@ -48,8 +49,11 @@ class XLAShard:
         self.data.copy_(value)
 
 
-def mark(tensor: XlaTensor, sharding: Any) -> None:
-    """From here on the tensor's value lies over the devices as the JAX sharding says; a whole storage's does so from now on."""
+def mark(tensor: XlaTensor, sharding: Any, noted: Mark | None = None) -> None:
+    """From here on the tensor's value lies over the devices as the JAX sharding says; a whole storage's does so from now on.
+
+    With ``noted``, a program that gathers it whole on each device is said.
+    """
     storage, view = tensor._storage, tensor._layout
     with LOCK:
         trace = storage.trace
@@ -65,7 +69,7 @@ def mark(tensor: XlaTensor, sharding: Any) -> None:
                 trace.protect(storage.array)
             storage.array, storage.exported = spmd.placed(storage.array, sharding), False
         if view is storage.layout:
-            storage.sharding = sharding
+            storage.sharding, storage.mark = sharding, noted
 
 
 def _mark_view(tensor: XlaTensor, sharding: Any) -> None:
@@ -122,6 +126,18 @@ def joined(tensor: XlaTensor, sharding: Any, shape: Sequence[int]) -> XlaTensor:
     return made
 
 
+def alike(first: XlaTensor, second: XlaTensor) -> tuple[XlaTensor, XlaTensor]:
+    """Copies of two tensors of one shape, which lie over the devices in the same way, whichever XLA chooses, as do the two tensors."""
+    with LOCK:
+        trace = first._storage.trace
+        layouts = tuple(record._dense(tensor.shape, tensor.dtype) for tensor in (first, second))
+        values = trace.alike(tuple(record.value_of(trace, tensor) for tensor in (first, second)), layouts)
+        made = [Storage(trace, layout) for layout in layouts]
+        for storage, value in zip(made, values, strict=True):
+            trace.define(storage, value)
+        return fresh(made[0]), fresh(made[1])
+
+
 def _made(tensor: XlaTensor, how: str, sharding: Any, shape: Sequence[int]) -> XlaTensor:
     with LOCK:
         trace = tensor._storage.trace
@@ -135,7 +151,7 @@ def clear(tensor: XlaTensor) -> None:
     """Nothing is said of the tensor any more, and it lies on one device until it is used."""
     storage = tensor._storage
     with LOCK:
-        storage.sharding = None
+        storage.sharding = storage.mark = None
         host.concrete(storage, Cause.TRANSFER)
         if len(spmd.all_devices()) > 1 and len(storage.array.sharding.device_set) > 1:
             replace(storage, transfer.to_device(transfer.to_host(storage.array), storage.trace.device))
@@ -154,14 +170,24 @@ def tiling_of(tensor: XlaTensor) -> Tiling | None:
     return tiling(sharding, tuple(storage.layout.sizes))
 
 
+def _manual(tensor: XlaTensor) -> bool:
+    """Whether each device has a part of its own, as is known once a program has run."""
+    storage = tensor._storage
+    return storage.array is not None and in_parts(storage)
+
+
 def sharding_spec(tensor: XlaTensor) -> str:
     """As XLA writes it; empty where nothing is known of it."""
+    if _manual(tensor):
+        return "{manual}"
     found = tiling_of(tensor)
     return "" if found is None else str(found)
 
 
 def sharding_type(tensor: XlaTensor) -> ShardingType | None:
     """The kind of sharding; None where nothing is known of it."""
+    if _manual(tensor):
+        return ShardingType.MANUAL
     found = tiling_of(tensor)
     return None if found is None else found.kind
 

@@ -11,6 +11,7 @@ from surestep._device import device_count as _xla_num_devices
 from surestep._device import real_devices as _xla_real_devices
 from surestep.execute.tiling import ShardingType
 from surestep.loop.boundaries import sync
+from surestep.parallel import mesh
 from surestep.tensor import device_module
 from surestep.tensor.sharding import clear as _xla_clear_sharding
 from surestep.tensor.sharding import sharding_spec as _get_xla_sharding_spec
@@ -36,6 +37,7 @@ __all__ = [
     "_clear_xla_metrics",
     "_get_ir_debug",
     "_get_xla_sharding_spec",
+    "_get_xla_sharding_specs",
     "_get_xla_sharding_type",
     "_set_ir_debug",
     "_xla_clear_sharding",
@@ -45,6 +47,7 @@ __all__ = [
     "_xla_get_devices",
     "_xla_get_rng_seed",
     "_xla_get_tensor_id",
+    "_xla_mark_sharding",
     "_xla_memory_info",
     "_xla_metric_data",
     "_xla_metric_names",
@@ -85,6 +88,15 @@ def _xla_wait_device_ops(devices: Sequence[str] = ()) -> None:
 def _get_xla_sharding_type(tensor: torch.Tensor) -> ShardingType | None:
     """The kind of sharding of an xla tensor; None where nothing is known of it."""
     return sharding_type(tensor) if isinstance(tensor, XlaTensor) else None
+
+
+def _get_xla_sharding_specs(tensors: Sequence[XlaTensor]) -> list[str]:
+    return [_get_xla_sharding_spec(tensor) for tensor in tensors]
+
+
+def _xla_mark_sharding(tensor: torch.Tensor, sharding: mesh.OpSharding) -> None:
+    """As ``mark_sharding``; ``mesh.get_op_sharding(partition_spec)`` gives the sharding."""
+    mesh.mark_sharding(tensor, sharding.mesh, sharding.partition_spec)
 
 
 def _get_ir_debug() -> bool:

@@ -6,6 +6,7 @@ import os
 import warnings
 
 _INSTEAD = {
+    "XLA_AUTO_SPMD": "there is no automatic sharding. Say how tensors lie, with torch_xla.distributed.spmd.mark_sharding",
     "XLA_DOWNCAST_BF16": "tensors keep their own dtype. Use torch.autocast('xla', dtype=torch.bfloat16), or model.to(torch.bfloat16)",
     "XLA_DOWNCAST_FP16": "tensors keep their own dtype. Use torch.autocast('xla', dtype=torch.float16), or model.to(torch.float16)",
     "XLA_USE_BF16": "tensors keep their own dtype. Use torch.autocast('xla', dtype=torch.bfloat16), or model.to(torch.bfloat16)",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from surestep.trace.layout import Layout
 from surestep.trace.operands import Ref
-from surestep.trace.records import Call, Collective, Constrain, Empty, Join, Leaf, Part, Read, Record, Seed, Write, needs
+from surestep.trace.records import Alike, Call, Collective, Constrain, Empty, Join, Leaf, Part, Read, Record, Seed, Write, needs
 
 
 class Position(NamedTuple):
@@ -67,6 +67,8 @@ def operands(record: Record) -> Iterator[int]:
         yield record.new.index
     elif isinstance(record, Collective):
         yield from _indices(record.operands)
+    elif isinstance(record, Alike):
+        yield from _indices(record.values)
 
 
 def _indices(value: Any) -> Iterator[int]:

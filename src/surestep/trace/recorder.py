@@ -21,9 +21,10 @@ from surestep.execute.running import Running
 from surestep.execute.world import is_spmd
 from surestep.observe import events, frames
 from surestep.observe.events import Cause
+from surestep.trace import marks
 from surestep.trace.layout import Layout
-from surestep.trace.operands import LIFTED_INT, Mark, Ref
-from surestep.trace.records import Collective, Constrain, Empty, Join, Leaf, Part, Read, Record, Seed, Write
+from surestep.trace.operands import LIFTED_INT, Mark, Ref, ref
+from surestep.trace.records import Alike, Collective, Constrain, Empty, Join, Leaf, Part, Read, Record, Seed, Write
 from surestep.trace.storage import Storage
 from surestep.trace.trie import Edge, Place, Trie
 
@@ -40,7 +41,8 @@ _OF_A_TRACE = (  # what a trace within a trace has of its own
 )
 
 _serials = itertools.count(1)
-_EMPTY, _SEED, _READ, _WRITE, _CONSTRAIN, _PART, _JOIN = map(Mark, ("empty", "seed", "read", "write", "constrain", "part", "join"))
+_EMPTY, _SEED, _READ, _WRITE = map(Mark, ("empty", "seed", "read", "write"))
+_CONSTRAIN, _PART, _JOIN, _ALIKE = map(Mark, ("constrain", "part", "join", "alike"))
 _programs = itertools.count(1)
 
 
@@ -224,6 +226,11 @@ class Recorder:
         """The value, of this layout, whose parts the devices have."""
         return self.simple((_JOIN, value, sharding), lambda: Join(value, sharding, layout))
 
+    def alike(self, values: tuple[Ref, Ref], layouts: tuple[Layout, Layout]) -> tuple[Ref, Ref]:
+        """Two values, which lie over the devices in the same way."""
+        first = self.simple((_ALIKE, *values), lambda: Alike(values, layouts))
+        return first, ref(first.index + 1)
+
     def _at_offset(self, key: tuple, generic: tuple, view: Layout, record: Any) -> Edge:
         """An index that changes from step to step (``data[i]``) becomes an input of the program, as other numbers do."""
         return self.numbered(
@@ -393,6 +400,7 @@ class Recorder:
                 if compiling.done():
                     self.compiling.pop((place, key), None)
             place.forget_twins()
+            marks.say_gathered(found.gathered, line)
         if self.trie.used(place, key):
             events.emit("evicted", line, programs=Trie.PROGRAMS)
         return found
@@ -408,6 +416,11 @@ class Recorder:
             if storage is not None and storage.layout.sizes == layout.sizes:
                 before[id(storage)] = sharding
         return lie, tuple(live[index].sharding or before.get(id(live[index])) for index in outputs)
+
+    def _watched(self) -> dict[int, marks.Mark]:
+        """The leaves that are parameters which no program should gather."""
+        storages = ((position, owner()) for position, owner in enumerate(self.owners))
+        return {position: storage.mark for position, storage in storages if storage is not None and storage.mark is not None}
 
     def _compiled(
         self,
@@ -431,7 +444,10 @@ class Recorder:
         results = [(index, figures(live[index].layout, sharding)) for index, sharding in zip(outputs, wanted, strict=False)]
         options, together = dict(self.options), bool(self.collectives)
         name = f"program_{next(_programs)}"
-        return start(lambda: build(name, function, leaves, numbers, results, donatable, self.device, line, options, together, self.spread))
+        watched = self._watched() if self.spread else None
+        return start(
+            lambda: build(name, function, leaves, numbers, results, donatable, self.device, line, options, together, self.spread, watched)
+        )
 
     def _superset(self, outputs: tuple[int, ...], donatable: list[int], shardings: Any) -> Program | None:
         """A program of this trace that computes more than is asked for. What lives at a cut can hang on the garbage collector's timing

@@ -108,7 +108,15 @@ class Join(NamedTuple):
     results: int = 1
 
 
-Record = Leaf | Empty | Seed | Call | Read | Write | Collective | Constrain | Part | Join
+class Alike(NamedTuple):
+    """Two values of one shape that from here on lie over the devices in the same way, whichever XLA chooses."""
+
+    values: tuple[Ref, Ref]
+    outputs: tuple[Layout, Layout]
+    results: int = 2
+
+
+Record = Leaf | Empty | Seed | Call | Read | Write | Collective | Constrain | Part | Join | Alike
 
 
 def needs(record: Record) -> tuple[int, int, int]:

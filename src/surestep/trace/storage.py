@@ -27,6 +27,7 @@ class Storage:
     hooks: Any = None  # gradient hooks of the parameter that was moved here, until they are put back
     lost: str | None = None  # what happened to the value
     sharding: Any = None  # under SPMD: how somebody said that the value lies over the devices
+    mark: Any = None  # of a parameter: where that was said, if no program should gather it (trace/marks.py)
     uniform: bool | None = None  # whether all elements are equal (an optimizer's counts of steps); None: not known
 
     def __init__(self, trace_of: Any, layout: Layout, array: Any = None, serial: int = 0, index: Ref = NOWHERE):
@@ -45,5 +46,5 @@ class Storage:
     def lie_as(self, layout: Layout) -> None:
         """The value has another shape, or lies otherwise in memory; what was said of other dimensions counts no more."""
         if self.sharding is not None and layout.sizes != self.layout.sizes:
-            self.sharding = None
+            self.sharding = self.mark = None
         self.layout = layout

@@ -152,7 +152,7 @@ class AbsentName(Rule):
     invalid = (
         "from torch_xla.experimental.custom_kernel import flash_attention\nout = flash_attention(q, k, v, causal=True)\n",
         "import torch_xla.runtime as xr\naddress = xr.get_master_ip()\n",
-        "import torch_xla.distributed.spmd as xs\na, b = xs.shard_as(a, b)\n",
+        "import torch_xla.distributed.spmd as xs\nxs.xla_distribute_module(model, mesh, xs.auto_policy)\n",
     )
     valid = (
         "import torch_xla.core.xla_model as xm\nxm.optimizer_step(optimizer)\n",

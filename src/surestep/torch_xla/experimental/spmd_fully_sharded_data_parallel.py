@@ -12,14 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from surestep.parallel.mesh import FSDP as AXIS
 from surestep.parallel.mesh import Mesh, mark_first, mark_sharding, the_mesh
 from surestep.tensor.sharding import sharding_spec
 from surestep.tensor.xla_tensor import XlaTensor
 from surestep.torch_xla.distributed.fsdp.wrap import recursive_wrap
 
 __all__ = ["SpmdFullyShardedDataParallel"]
-
-AXIS = "fsdp"
 
 
 class SpmdFullyShardedDataParallel(nn.Module):

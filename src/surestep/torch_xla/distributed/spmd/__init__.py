@@ -1,5 +1,6 @@
 """torch_xla.distributed.spmd (`xs`): tensors split over the devices of a mesh, and one program for all of them."""
 
+from surestep.parallel.alike import shard_as
 from surestep.parallel.mesh import (
     Mesh,
     ShardingSpec,
@@ -45,6 +46,7 @@ __all__ = [
     "mark_sharding",
     "mark_sharding_with_gradients",
     "set_global_mesh",
+    "shard_as",
     "wrap_if_sharded",
     "xla_distribute_module",
     "xla_distribute_tensor",

@@ -23,6 +23,8 @@ class XLAShardedTensor(metaclass=_Meta):
     Any xla tensor has ``global_tensor``, ``local_shards``, ``load_local_shards_``, ``sharding_spec`` and ``sharding_type``.
     """
 
-    def __new__(cls, elem: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """The tensor itself."""
-        return elem
+    def __new__(cls, elem: torch.Tensor, *args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
+        """The tensor itself, or with ``requires_grad`` one on the same memory that wants gradients. ``TypeError`` for a mesh or a spec."""
+        if args or kwargs:
+            raise TypeError("XLAShardedTensor takes a tensor. How it lies is said by mark_sharding(tensor, mesh, partition_spec)")
+        return elem.detach().requires_grad_() if requires_grad and not elem.requires_grad else elem

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 
 from surestep.execute.tiling import ShardingType
+from surestep.parallel.alike import shard_as
 from surestep.parallel.mesh import (
     HybridMesh,
+    MarkShardingFunction,
     Mesh,
     PartitionSpec,
     ShardingSpec,
@@ -27,6 +29,7 @@ from surestep.torch_xla.distributed.spmd.xla_sharded_tensor import XLAShard, XLA
 __all__ = [
     "EinsumLinear",
     "HybridMesh",
+    "MarkShardingFunction",
     "Mesh",
     "PartitionSpec",
     "ShardingSpec",
@@ -45,6 +48,7 @@ __all__ = [
     "mark_sharding",
     "mark_sharding_with_gradients",
     "set_global_mesh",
+    "shard_as",
     "unwrap_sharded_tensor",
     "wrap_as_sharded_tensor",
     "wrap_if_sharded",
