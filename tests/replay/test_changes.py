@@ -9,7 +9,9 @@ import collections
 import dataclasses
 import enum
 import functools
+import importlib
 import os
+import sys
 import types
 import typing
 import weakref
@@ -23,6 +25,7 @@ from torch.nn.utils import parametrize
 from steps import Case, Cases, beside, f64, model, plain_step, trained
 from surestep.loop.boundaries import add_step_closure
 
+_SGD = importlib.import_module("torch.optim.sgd")
 CASES = Cases()
 case = CASES.case
 
@@ -672,6 +675,88 @@ def betas_changed(device):
         lambda i: opt.param_groups[0].update(betas=(0.9 - i * 0.01, 0.99), amsgrad=False),
         lambda: list(net.parameters()),
     )
+
+
+@case(True)
+def betas_in_a_list(device):
+    net = model(device)
+    groups = [{"params": list(net.parameters()), "betas": [0.9, 0.99]}]
+    net, opt = trained(device, lambda _: torch.optim.Adam(groups, lr=0.05), net)
+
+    def between(i):
+        opt.param_groups[0]["betas"][i % 2] -= 0.03
+
+    return Case(plain_step(net, opt), between, lambda: list(net.parameters()))
+
+
+@pytest.fixture(autouse=True)
+def _as_pytorch_has_it():
+    linear, sgd = nn.functional.linear, _SGD.sgd
+    yield
+    nn.functional.linear, _SGD.sgd = linear, sgd
+    for name in ("relu", "__matmul__"):
+        if name in vars(torch.Tensor):
+            delattr(torch.Tensor, name)
+
+
+@case(None)
+def a_function_that_modules_call(device):
+    net, original = nn.Linear(4, 2).double().to(device), nn.functional.linear
+
+    def between(i):
+        nn.functional.linear = (lambda x, weight, bias: original(x, weight) * i) if 5 <= i < 10 else original
+
+    return Case(lambda x: net(x), between)
+
+
+@case(None)
+def a_function_that_an_optimizer_calls(device):
+    net, opt = trained(device)
+    original = _SGD.sgd
+
+    def between(i):
+        _SGD.sgd = (lambda *args, **kwargs: None) if 5 <= i < 10 else original
+
+    return Case(plain_step(net, opt), between, lambda: list(net.parameters()))
+
+
+@case(True)
+def a_tensor_method(device):
+    def between(i):
+        if i == 5:
+            torch.Tensor.relu = lambda x: x * 50
+        if i == 10:
+            del torch.Tensor.relu
+
+    return Case(lambda x: x.relu() + x.sum(), between)
+
+
+@case(None)
+def a_tensor_operator(device):
+    def between(i):
+        if i == 5:
+            torch.Tensor.__matmul__ = lambda a, b: torch.matmul(a, b) * 3
+        if i == 10:
+            del torch.Tensor.__matmul__
+
+    return Case(lambda x: x @ x.T, between)
+
+
+@case(None)
+def a_module_loaded_again(device):
+    def load(value):
+        loaded = types.ModuleType("surestep_tests_loaded_again")
+        loaded.factor = value
+        sys.modules[loaded.__name__] = loaded
+
+    load(1.0)
+
+    def step(x):
+        import surestep_tests_loaded_again
+
+        return x * surestep_tests_loaded_again.factor
+
+    return Case(step, lambda i: load(float(i)) if i % 4 == 3 else None)
 
 
 @case(True)

@@ -278,12 +278,23 @@ def only_ours(hooks: Mapping[Any, Any]) -> bool:
     return all((hook.__module__ or "").startswith("surestep.") for hook in hooks.values())
 
 
+def function_of(kind: type) -> tuple[Mapping[str, Any], str]:
+    """Where PyTorch looks for the function that computes an optimizer's step: a module's names, and which."""
+    name = KINDS[kind]
+    return vars(importlib.import_module(_MODULES.get(name, f"torch.optim.{name}"))), name
+
+
+STEPS: set[Callable[..., None]] = set()  # the functions that stand there
+
+
 def _install() -> None:
     _compat.serve_fused_optimizers("xla")
     _compat.around_scaled_step(_scaled_step)
     for name in RULES:
         module = importlib.import_module(_MODULES.get(name, f"torch.optim.{name}"))
-        setattr(module, name, _step(name, getattr(module, name)))
+        step = _step(name, getattr(module, name))
+        setattr(module, name, step)
+        STEPS.add(step)
     register_optimizer_step_pre_hook(_before)
     register_optimizer_step_post_hook(_after)
 

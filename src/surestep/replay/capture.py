@@ -92,6 +92,7 @@ class Watch(TorchFunctionMode):
     def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
         super().__exit__(exc_type, exc_val, exc_tb)
         self.stop()
+        del self.stop  # which refers to this, and so would keep the graphs that backward went through
         self.recorder.watch = None
         update.watched = xla_tensor.watched_roots = boundaries.watched_closures = None
 
@@ -129,7 +130,7 @@ class Watch(TorchFunctionMode):
         """What was recorded. Raises ``NotReplayable`` where a replay would leave something out."""
         recorder = self.recorder
         if self.problem is not None:
-            raise self.problem
+            raise self.problem.alone()
         if recorder.serial != self.serial or any(other.count != count for other, count in zip(self.others, self.before, strict=True)):
             raise NotReplayable("there is a boundary inside, or another device is used")
         if recorder.collectives:

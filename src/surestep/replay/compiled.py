@@ -233,7 +233,7 @@ class CompiledFunction:
 
     def _failed(self, arguments: Arguments, error: NotReplayable) -> None:
         """A proof failed. It is tried some times: a first step makes what later ones find."""
-        self.last = error
+        self.last = error.alone()
         failed = self.failures.setdefault(arguments.key, Failed())
         failed.count += 1
         if failed.count >= _TRIES:
@@ -242,7 +242,7 @@ class CompiledFunction:
             self._give_up(arguments, NotReplayable("its arguments are others at each call"))
 
     def _give_up(self, arguments: Arguments, error: NotReplayable) -> None:
-        self.last = error
+        self.last = error.alone()
         failed = self.failures.setdefault(arguments.key, Failed())
         failed.count, failed.rest, failed.pause = _TRIES, failed.pause, 2 * failed.pause
         if not self.told:

@@ -7,6 +7,7 @@ import types
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.nn.modules import module as _module
 from torch.optim.swa_utils import AveragedModel
 
@@ -60,10 +61,24 @@ def call(walk: Any, module: Known, args: list[Value], kwargs: dict[str, Value]) 
     forward = attributes.attribute(walk, module, "forward")
     function = attributes.unbound(forward.object)[0] if isinstance(forward, Known) else None
     if isinstance(function, types.FunctionType) and attributes.is_library(function):
+        _guard_functions(walk, kind, function, set())
         return _whole(walk, module, args, kwargs)
     from surestep.replay import calls
 
     return calls.call(walk, forward, args, kwargs)
+
+
+def _guard_functions(walk: Any, kind: type, function: types.FunctionType, seen: set[Any]) -> None:
+    """What one of PyTorch's modules calls of ``torch.nn.functional``, which is where libraries put functions of their own."""
+    seen.add(function)
+    for name in function.__code__.co_names:
+        used = vars(F)[name] if name in vars(F) else getattr(kind, name, None)
+        if name in vars(F):
+            if isinstance(used, types.FunctionType) and not attributes.is_library(used):
+                raise NotReplayable(f"torch.nn.functional.{name} was replaced, and {kind.__name__} calls it, where it isn't followed")
+            walk.guards.item(vars(F), name, used, "torch.nn.functional.")
+        if isinstance(used, types.FunctionType) and used not in seen and used.__module__.startswith("torch.nn."):
+            _guard_functions(walk, kind, used, seen)
 
 
 def _followed(walk: Any, function: Any, module: Known, args: list[Value], kwargs: dict[str, Value]) -> Value:

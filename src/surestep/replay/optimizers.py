@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from surestep import _compat
-from surestep.loop.updates import KINDS, RULES, Rule, only_ours
+from surestep.loop.updates import KINDS, RULES, STEPS, Rule, function_of, only_ours
 from surestep.replay import attributes
 from surestep.replay.values import Known, NotReplayable, Value
 
@@ -59,6 +59,10 @@ def step(walk: Any, receiver: Known) -> Value:
         if not only_ours(hooks):
             raise NotReplayable(f"{receiver} has {name}, whose Python must run at each call")
         walk.guards.whole(hooks, f"{receiver.path}: {name}")
+    names, name = function_of(type(optimizer))
+    if names[name] not in STEPS:
+        raise NotReplayable(f"torch.optim's function {name} was replaced, and isn't followed there")
+    walk.guards.item(names, name, names[name], "torch.optim's function ")
     _guard(walk, receiver)
     if any(id(group) in walk.guards.closed for group in optimizer.param_groups):
         raise NotReplayable(f"{receiver}.step() comes after its scheduler's step(). PyTorch wants it before")

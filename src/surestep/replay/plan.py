@@ -53,7 +53,7 @@ class Plan(Binding):
         self.groups = [numbers.group for numbers in self.numbers]
         self.group_values = [group.values() for group in self.groups]  # views
         self.group_lengths = list(map(len, self.groups))
-        self.seen = [value for values in self.group_values for value in values]
+        self._note_groups()
         self.float_array: Any = None
         self.int_array: Any = None
         self.reused: list[Callable[[], Storage | None]] = [_no_storage] * len(self.new_grads)  # weak, of the gradients made by the last run
@@ -174,14 +174,24 @@ class Plan(Binding):
 
     def _same_groups(self) -> bool:
         """Whether the optimizers' groups hold the very objects that the numbers were taken from."""
-        return all(map(is_, chain.from_iterable(self.group_values), self.seen)) and list(map(len, self.groups)) == self.group_lengths
+        return (
+            all(map(is_, chain.from_iterable(self.group_values), self.seen))
+            and list(map(len, self.groups)) == self.group_lengths
+            and (not self.lists or list(map(list, self.lists)) == self.listed)
+        )
+
+    def _note_groups(self) -> None:
+        """What the groups hold now; where numbers are held in a list (betas of a configuration file), what that holds."""
+        self.seen = [value for values in self.group_values for value in values]
+        self.lists = [value for group in self.groups for name, value in group.items() if type(value) is list and name != "params"]
+        self.listed = list(map(list, self.lists))
 
     def _floats(self) -> Any:
         """The program's floats, on the device; sent anew only where an optimizer's numbers changed."""
         if self.float_array is None or not self._same_groups():
             for numbers in self.numbers:
                 self.floats[numbers.position : numbers.position + numbers.count] = numbers_of(numbers.rule, numbers.group)
-            self.seen = [value for values in self.group_values for value in values]
+            self._note_groups()
             self.float_array = numbers_to_device(self.floats, self.where)
         return self.float_array
 

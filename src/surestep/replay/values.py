@@ -36,6 +36,10 @@ class NotReplayable(Exception):
         if self.file is None:
             self.file, self.line = file, line
 
+    def alone(self) -> NotReplayable:
+        """The same, without the frames it came through: those hold the call's tensors and graphs."""
+        return NotReplayable(self.reason, self.file, self.line)
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.reason}" if self.file else self.reason
 

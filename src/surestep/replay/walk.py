@@ -219,6 +219,7 @@ class Walk:
             whole = alias.name if alias.asname else alias.name.partition(".")[0]
             if alias.name not in sys.modules:
                 raise self.refuse(frame, node, f"{alias.name} is imported inside the step")
+            self.guards.item(sys.modules, whole, sys.modules[whole], "module ")
             names[alias.asname or whole] = Known(sys.modules[whole], whole)
         return names
 
@@ -226,6 +227,7 @@ class Walk:
         module = sys.modules.get(node.module or "")
         if module is None or node.level:
             raise self.refuse(frame, node, f"{node.module} is imported inside the step")
+        self.guards.item(sys.modules, node.module, module, "module ")
         names = dict(frame.names)
         for alias in node.names:
             names[alias.asname or alias.name] = attributes.attribute(self, Known(module, module.__name__), alias.name)
@@ -379,6 +381,7 @@ def follow(function: Any, args: list[Value], kwargs: dict[str, Value]) -> Guards
     Raises ``NotReplayable``, with the user's line, where there are none.
     """
     guards = Guards()
+    guards.count(guards.of_class(torch.Tensor), "torch.Tensor")  # what is put there takes the place of PyTorch's own
     walk = Walk(guards)
     try:
         result = calls.call(walk, Known(function, getattr(function, "__qualname__", "the step")), args, kwargs)

@@ -74,7 +74,8 @@ def _copy_from_host(target: XlaTensor, source: torch.Tensor) -> XlaTensor:
     with LOCK:
         storage, view = target._storage, target._layout
         if (
-            source.shape == view.sizes
+            storage.trace.watch is None  # else a compiled call is recorded, and what it writes is to be a result of its program
+            and source.shape == view.sizes
             and view.dense
             and view.numel == storage.layout.numel
             and (view is storage.layout or (storage.unwritten and view.dtype == storage.layout.dtype))
