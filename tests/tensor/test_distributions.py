@@ -296,3 +296,26 @@ def test_a_covariance_is_checked_by_a_read_value(metrics, monkeypatch):
     assert metrics().fallbacks.total() == 0
     with pytest.raises(torch.linalg.LinAlgError, match="not positive-definite"):
         torch.linalg.cholesky(-matrix)
+
+
+NOT_ONES = {
+    "bernoulli": lambda: torch.bernoulli(torch.tensor([2.0, 1.0, -1.0]).to("xla")),
+    "bernoulli_": lambda: torch.empty(3, device="xla").bernoulli_(torch.tensor([2.0, 1.0, float("nan")]).to("xla")),
+    "poisson": lambda: torch.poisson(torch.tensor([-1.0, 3.0, -2.0]).to("xla")),
+    "normal": lambda: torch.normal(0.0, torch.tensor([-1.0, 1.0, -2.0]).to("xla")),
+    "normal, both": lambda: torch.normal(torch.zeros(3, device="xla"), torch.tensor([-1.0, 1.0, float("nan")]).to("xla")),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ONES)
+def test_where_there_is_no_such_distribution_the_sample_is_nan(name):
+    assert NOT_ONES[name]().isnan().tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_a_class_of_no_distribution_reads_nan(replacement):
+    weights = torch.tensor([[0.0, 0.0, 0.0], [0.0, 2.0, 0.0], [-1.0, 2.0, 0.0], [1.0, float("nan"), 1.0], [1.0, float("inf"), 1.0]])
+    drawn = torch.multinomial(weights.to("xla"), 1, replacement)
+    assert drawn[1].item() == 1
+    read = torch.arange(3.0, device="xla")[drawn[:, 0]]
+    assert read.isnan().tolist() == [True, False, True, True, True]

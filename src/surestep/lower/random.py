@@ -32,6 +32,15 @@ def _threefry(key):
     return jax.random.wrap_key_data(jax.random.bits(key, (2,), np.uint32), impl="threefry2x32")
 
 
+def _if(valid, drawn):
+    """What was drawn, where there is such a distribution; else ``nan``, or the lowest integer. PyTorch raises there on the CPU, where it
+    reads the operands.
+    """
+    if is_floating(drawn.dtype):
+        return jnp.where(valid, drawn, jnp.nan)
+    return jnp.where(valid, drawn, np.iinfo(drawn.dtype).min) if np.issubdtype(drawn.dtype, np.signedinteger) else drawn
+
+
 def rand(out, *args, key):
     if is_complex(out.dtype):
         real, imaginary = jax.random.split(key)
@@ -59,7 +68,9 @@ def randn(out, *args, key):
 
 def _scaled_normal(out, mean, std, key):
     drawn = _normal(key, out.shape, out.dtype)
-    return cast(drawn * cast(std, drawn.dtype) + cast(mean, drawn.dtype), out.dtype)
+    std = cast(std, drawn.dtype)
+    scaled = cast(drawn * std + cast(mean, drawn.dtype), out.dtype)
+    return scaled if is_complex(out.dtype) else _if(std >= 0, scaled)
 
 
 def normal_functional(out, x, mean=0.0, std=1.0, *, key):
@@ -99,7 +110,7 @@ def _bernoulli(key, shape, p):
 
 
 def bernoulli(out, probabilities, *, key):
-    return cast(_bernoulli(key, out.shape, probabilities), out.dtype)
+    return bernoulli_tensor(out, None, probabilities, key=key)
 
 
 def bernoulli_number(out, x, p=0.5, *, key):
@@ -108,7 +119,7 @@ def bernoulli_number(out, x, p=0.5, *, key):
 
 
 def bernoulli_tensor(out, x, p, *, key):
-    return cast(_bernoulli(key, out.shape, p), out.dtype)
+    return _if((p >= 0) & (p <= 1), cast(_bernoulli(key, out.shape, p), out.dtype))
 
 
 def native_dropout(outs, x, p, train, *, key):
@@ -197,6 +208,12 @@ def randperm(out, n, *, key):
 def multinomial(out, weights, num_samples, replacement=False, *, key):
     dtype = _floats(weights.dtype)
     weights = cast(weights, dtype)
+    valid = jnp.all((weights >= 0) & (weights < jnp.inf), axis=-1, keepdims=True) & jnp.any(weights > 0, axis=-1, keepdims=True)
+    return _if(valid, _chosen(out, weights, num_samples, replacement, key))
+
+
+def _chosen(out, weights, num_samples, replacement, key):
+    dtype = weights.dtype
     if not replacement:
         # the first to ring of clocks that ring at the rates of the weights; one of weight 0 rings never
         rings = -jnp.log(_open_unit(key, weights.shape, dtype))
@@ -211,7 +228,7 @@ def multinomial(out, weights, num_samples, replacement=False, *, key):
 
 def poisson(out, rate, *, key):
     rate = cast(rate, _floats(out.dtype))
-    return cast(jax.random.poisson(_threefry(key), rate, rate.shape, np.int64), out.dtype)
+    return _if(rate >= 0, cast(jax.random.poisson(_threefry(key), rate, rate.shape, np.int64), out.dtype))
 
 
 def standard_gamma(out, alpha, *, key):
