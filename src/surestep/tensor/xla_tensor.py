@@ -202,7 +202,7 @@ class XlaTensor(Sharded, torch.Tensor):
             )
         return self.detach().cpu().resolve_conj().resolve_neg().numpy()
 
-    def __array__(self, dtype: Any = None) -> Any:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
 
     def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
