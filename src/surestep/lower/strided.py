@@ -34,7 +34,7 @@ def read(value: Any, storage: Layout, view: Layout, offset: Any) -> Any:
 
 
 def write(value: Any, new: Any, storage: Layout, view: Layout, offset: Any, overlapping: bool = False) -> Any:
-    """The storage's value with the view overwritten by ``new`` (in the view's shape and dtype), which, ``overlapping``, may be made of it."""
+    """The storage's value with the view overwritten by ``new`` (of its shape and dtype), which, ``overlapping``, may be made of it."""
     flat = _in_dtype(_flatten(value, storage), view.dtype)
     if view.numel and overlapping:
         there = _written(jnp.zeros(flat.shape, np.bool_), jnp.ones(view.sizes, np.bool_), view, offset)
