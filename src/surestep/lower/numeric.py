@@ -37,7 +37,7 @@ def real_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def cast(value: Any, dtype: np.dtype) -> Any:
-    """A tensor or a number in ``dtype``; integers wrap around, complex numbers lose their imaginary part, as in C. float8_e4m3fn saturates."""
+    """A tensor or a number in ``dtype``; integers wrap around, complex numbers lose their imaginary part, as in C."""
     if isinstance(value, NUMBERS):
         with np.errstate(all="ignore"):
             if isinstance(value, complex) and not is_complex(dtype):
@@ -49,7 +49,7 @@ def cast(value: Any, dtype: np.dtype) -> Any:
         return lax.ne(value, lax.full_like(value, 0)) if dtype == np.bool_ else cast(lax.real(value), dtype)
     if is_floating(value.dtype) and jnp.issubdtype(dtype, jnp.integer):
         return _truncate(value, np.dtype(dtype))
-    if dtype == _SATURATING:
+    if dtype == _SATURATING:  # as PyTorch does it
         value = jnp.clip(value if is_floating(value.dtype) else value.astype(np.float32), -_LARGEST, _LARGEST)
     return value.astype(dtype)
 
