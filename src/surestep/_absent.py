@@ -8,6 +8,7 @@ from __future__ import annotations
 MODULES = frozenset(
     f"torch_xla.{name}"
     for name in (
+        *("_dynamo", "_internal.pjrt", "_internal.rendezvous"),
         *("core.dynamo_bridge", "core.xla_builder", "core.xla_op_registry"),
         *(
             "debug.frame_parser_util",
@@ -17,13 +18,13 @@ MODULES = frozenset(
             "debug.model_comparator",
         ),
         "distributed.data_parallel",
-        *("experimental.custom_kernel", "experimental.mark_pattern_utils", "experimental.pallas_kernels", "experimental.pjrt"),
-        *("experimental.pjrt_backend", "experimental.plugins", "experimental.quantized"),
-        *(
-            "experimental.tpu",
-            "experimental.xla_quantized_matmul",
-        ),
-        *("stablehlo", "tf_saved_model_integration", "utils.closures", "utils.gcsfs", "utils.keyd_queue"),
+        *("experimental.apply_layers", "experimental.callback", "experimental.custom_kernel", "experimental.dynamo_mark_sharding"),
+        *("experimental.dynamo_set_buffer_donor", "experimental.gru", "experimental.mark_pattern_utils", "experimental.pallas_kernels"),
+        *("experimental.pjrt", "experimental.pjrt_backend", "experimental.plugins", "experimental.quantized", "experimental.spmd"),
+        *("experimental.splash_attention", "experimental.stablehlo_custom_call", "experimental.tpu", "experimental.triton"),
+        *("experimental.xla_marker", "experimental.xla_quantized_matmul", "experimental.xla_sharded_tensor", "experimental.xla_sharding"),
+        *("stablehlo", "tf_saved_model_integration"),
+        *("utils.buffer_donor_context", "utils.closures", "utils.dlpack", "utils.gcsfs", "utils.keyd_queue"),
     )
 )
 
@@ -65,7 +66,12 @@ _METRICS = "`surestep.metrics` has the counters, with the causes and lines of wh
 _BITS = "`torch_xla.amp.autocast` with dtype=torch.bfloat16"
 _LOADER = "`torch_xla.distributed.parallel_loader.MpDeviceLoader`"
 
+_RUNTIME = "`torch_xla.runtime` has its functions"
+
 INSTEAD = {
+    "torch_xla._dynamo": "torch.compile(model, backend='openxla') traces models on the device",
+    "torch_xla._internal.pjrt": _RUNTIME,
+    "torch_xla._internal.rendezvous": "torch.distributed.init_process_group('xla', init_method='xla://')",
     "torch_xla._XLAC._flash_attention": _ATTENTION,
     "torch_xla._XLAC._get_graph_hash": _CACHE,
     "torch_xla._XLAC._get_stablehlo": _TEXT,
@@ -87,7 +93,7 @@ INSTEAD = {
     "torch_xla._XLAC.OpSharding": "mesh.get_op_sharding(partition_spec) gives one; `torch_xla.distributed.spmd.mark_sharding` needs none",
     "torch_xla._XLAC.XlaShardingSpec": _SHARDING,
     "torch_xla._internal.tpu": "`torch_xla.runtime` says what there is on any platform",
-    "torch_xla.core.dynamo_bridge": "torch.compile(model, backend='eager') traces models on the device",
+    "torch_xla.core.dynamo_bridge": "torch.compile(model, backend='openxla') traces models on the device",
     "torch_xla.core.functions.nms": "torchvision.ops.nms on the boxes' .cpu()",
     "torch_xla.core.xla_builder": _KERNEL,
     "torch_xla.core.xla_op_registry": _KERNEL,
@@ -98,9 +104,21 @@ INSTEAD = {
     "torch_xla.distributed.spmd": _SHARDING,
     "torch_xla.distributed.spmd._mark_manual_sharding": _MANUAL,
     "torch_xla.distributed.spmd.xla_sharding._mark_manual_sharding": _MANUAL,
+    "torch_xla.experimental.apply_layers": "`torch_xla.experimental.scan_layers.scan_layers`",
+    "torch_xla.experimental.callback": "`torch_xla.core.xla_model.add_step_closure`",
+    "torch_xla.experimental.dynamo_mark_sharding": _SHARDING,
+    "torch_xla.experimental.dynamo_set_buffer_donor": "nothing: memory that nobody can read any more is donated by itself",
+    "torch_xla.experimental.gru": "torch.nn.GRU runs on the device",
+    "torch_xla.experimental.splash_attention": f"{_ATTENTION}; {_KERNEL}",
+    "torch_xla.experimental.spmd": _SHARDING,
+    "torch_xla.experimental.stablehlo_custom_call": _KERNEL,
+    "torch_xla.experimental.triton": _KERNEL,
+    "torch_xla.experimental.xla_marker": _TEXT,
+    "torch_xla.experimental.xla_sharded_tensor": _SHARDING,
+    "torch_xla.experimental.xla_sharding": _SHARDING,
     "torch_xla.experimental.custom_kernel": f"{_ATTENTION}; {_KERNEL}",
     "torch_xla.experimental.pallas_kernels": f"{_ATTENTION}; {_KERNEL}",
-    "torch_xla.experimental.pjrt": "`torch_xla.runtime` has its functions",
+    "torch_xla.experimental.pjrt": _RUNTIME,
     "torch_xla.experimental.plugins": "PJRT_DEVICE chooses among the platforms whose JAX plugins are installed",
     "torch_xla.experimental.quantized": _BITS,
     "torch_xla.experimental.tpu": "`torch_xla.runtime` says what there is on any platform",
@@ -108,6 +126,9 @@ INSTEAD = {
     "torch_xla.runtime.disable_spmd": "run what isn't SPMD in another process: xla:0 stands for all devices until this one ends",
     "torch_xla.runtime.get_master_ip": "the environment variable MASTER_ADDR",
     "torch_xla.stablehlo": _TEXT,
+    "torch_xla.utils.buffer_donor_context": "nothing: memory that nobody can read any more is donated by itself",
+    "torch_xla.utils.dlpack": "`surestep.tensor.interchange.to_jax` and `surestep.tensor.interchange.from_jax` share memory with JAX; "
+    "torch.from_dlpack(tensor) is a CPU tensor over the same memory",
     "torch_xla.utils.closures": "`torch_xla.core.xla_model.add_step_closure`, with run_async=True for another thread",
     "torch_xla.utils.keyd_queue": _LOADER,
 }

@@ -64,6 +64,26 @@ print(json.dumps({
     assert found == {"versions": ["2.9.0+surestep"] * 2, "new enough": True, "spec": True, "same": True, "value": [2.0, 2.0]}
 
 
+def test_torch_compile_has_torch_xlas_backends(tmp_path):
+    script = written(
+        tmp_path,
+        """
+import torch
+import torch_xla
+model = torch.nn.Linear(3, 1).to("xla")
+loss = torch.compile(model, backend="openxla")(torch.ones(1, 3, device="xla")).sum()
+loss.backward()
+assert model.weight.grad.tolist() == [[1, 1, 1]]
+with torch.no_grad():
+    again = torch.compile(model, backend="openxla_eval", fullgraph=True)(torch.ones(1, 3, device="xla"))
+assert torch.equal(again.sum(), loss.detach())
+assert {"openxla", "openxla_eval"} <= set(torch.compiler.list_backends(exclude_tags=()))
+""",
+    )
+    done = surestep("run", script)
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_is_not_there_yet_is_named(tmp_path):
     done = surestep("run", written(tmp_path, "from torch_xla.distributed.data_parallel import DataParallel\n"))
     assert done.returncode == 1

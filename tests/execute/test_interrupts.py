@@ -128,3 +128,13 @@ def test_work_apart_gives_its_result_and_raises_its_exception():
     with pytest.raises(ZeroDivisionError):
         apart(lambda: 1 / 0)
     assert start(lambda: 5).result() == 5
+
+
+def test_the_device_is_used_by_an_atexit_handler():
+    code = """
+import atexit, torch, surestep
+x = torch.ones(3, device="xla")
+atexit.register(lambda: print((x * 2).tolist(), (x + 1).sum().item()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[2.0, 2.0, 2.0] 6.0\n", "")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from elementwise import Elementwise
+
+from both import same
 
 aten = torch.ops.aten
 FLOATS = torch.tensor([0.0, -0.0, 0.9, -0.9, 1.5, -1.5, 200.7, -200.7, 70000.0])
@@ -42,3 +45,9 @@ FAMILY = Elementwise(
 )
 
 test_samples, test_case, test_keys = FAMILY.tests()
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz])
+def test_what_eight_bits_cant_hold(dtype):
+    numbers = torch.tensor([1.0, 448.0, 464.1, -500.0, 6e4, -1e9, float("inf"), float("nan")])
+    same(lambda x: (x.to(dtype).float(), x.half().to(dtype).float(), x[:5].int().to(dtype).float()), numbers)

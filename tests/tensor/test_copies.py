@@ -184,3 +184,17 @@ def test_what_inference_mode_made_can_be_copied_outside_of_it():
         made = torch.arange(3, device="xla") + 1
         assert made.cpu().tolist() == [1, 2, 3]
     assert made.cpu().tolist() == made.to("cpu", torch.float32).tolist() == made.float().tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("maker", ["tensor", "as_tensor", "Tensor", "new_tensor on CPU", "new_tensor on xla"])
+def test_a_tensor_is_made_of_numbers_on_the_device(maker):
+    name, _, device = maker.partition(" on ")
+    make = getattr(torch.ones(1, device=device.lower()) if device else torch, name)
+    matrix = torch.arange(6.0, device="xla").view(2, 3).mul(2)
+    assert make([matrix[0, 1], matrix.sum(), 0.5]).tolist() == [2, 30, 0.5]  # pending
+    assert make([[matrix[1, 2].long()], [matrix[1, 0] > 5]]).tolist() == [[10], [1]]
+
+
+def test_complex_numbers_on_the_device_make_a_tensor():
+    number = torch.tensor(1 + 2j, device="xla")
+    assert torch.tensor([number, number.conj()]).tolist() == [1 + 2j, 1 - 2j]

@@ -21,3 +21,11 @@ def test_dynamo_traces_one_graph_and_calls_it_with_real_tensors(metrics):
     torch.testing.assert_close(compiled(x).detach().cpu(), expected.detach().cpu())
     assert len(graphs) == 1 and len(graphs[0]) == 2 and metrics().fallbacks.total() == 0
     assert model[0].weight.grad.shape == (4, 4)
+
+
+def test_two_tensors_that_lie_alike_are_not_taken_for_one():
+    compiled = torch.compile(lambda a, b: a.sin() + b, backend="eager", fullgraph=True)
+    a, b = torch.ones(2, device="xla"), torch.zeros(2, device="xla")
+    assert compiled(a, b).tolist() == compiled(a, b).tolist() == [a[0].sin().item()] * 2
+    a.resize_(1)
+    assert compiled(a, b).shape == (2,)

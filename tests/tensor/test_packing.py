@@ -35,3 +35,8 @@ def test_wrong_lengths_are_refused_in_pytorchs_words(lengths):
     with pytest.raises(RuntimeError) as ours:
         pack_padded_sequence(torch.ones(3, 2, device="xla"), torch.tensor(lengths))
     assert str(ours.value) == str(theirs.value)
+
+
+def test_lengths_on_the_device_are_refused_as_on_cuda():
+    with pytest.raises(RuntimeError, match=r"should be a 1D CPU int64 tensor, but got 1D xla:0 tensor. Write lengths.cpu\(\)"):
+        pack_padded_sequence(torch.ones(3, 2, device="xla"), torch.tensor([3, 2], device="xla"))

@@ -49,3 +49,14 @@ def test_fake_quantization_is_of_dense_tensors():
     assert torch.fake_quantize_per_tensor_affine(x.to("xla"), 0.1, 0, 0, 255).tolist() == pytest.approx(
         torch.fake_quantize_per_tensor_affine(x, 0.1, 0, 0, 255).tolist()
     )
+
+
+def test_an_encoder_in_evaluation_does_without_nested_tensors():
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2)
+    x, padding = torch.randn(2, 3, 8), torch.tensor([[False, False, True], [False, False, False]])
+    expected = encoder(x, src_key_padding_mask=padding).detach()
+    encoder.to("xla").eval()
+    with torch.no_grad():
+        found = encoder(x.to("xla"), src_key_padding_mask=padding.to("xla"))
+    torch.testing.assert_close(found.cpu(), expected)

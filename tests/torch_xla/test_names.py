@@ -19,6 +19,8 @@ THERE = {
     "_XLAC": "_xla_sync_multi _set_ir_debug _get_ir_debug _xla_get_default_device _xla_get_tensor_id _xla_metrics_report",
     "_internal.tpu": "num_available_devices version",
     "amp": "GradScaler autocast syncfree",
+    "amp.autocast_mode": "autocast",
+    "amp.grad_scaler": "GradScaler",
     "amp.syncfree": "SGD Adam AdamW",
     "core.functions": "all_gather all_reduce",
     "core.xla_env_vars": "HOST_WORLD_SIZE HOST_ORDINAL TPU_NUM_DEVICES PJRT_DEVICE",

@@ -17,6 +17,7 @@ def tensor(*values):
 def test_devices():
     assert xm.xla_device() == torch.device("xla", 0) and xm.xla_device(0) == torch.device("xla", 0)
     assert xm.get_xla_supported_devices() == ["xla:0"] and xm.get_xla_supported_devices("CPU") == ["xla:0"]
+    assert xm.get_xla_supported_devices("TPU") is None
     assert xm.xla_real_devices() == ["CPU:0"] and xm.xla_device_hw("xla:0") == "CPU"
     assert xm.is_xla_tensor(tensor(1)) and not xm.is_xla_tensor(torch.ones(1))
     with pytest.raises(IndexError, match=r"invalid device ordinal: xla:7\. This process has 1"):

@@ -38,11 +38,16 @@ class _Same(Loader):
         module.__spec__ = self.spec  # the import system has just set the alias's
 
 
+_OF_TORCH = {"torch._dynamo.backends.torchxla": "surestep.torch_xla._backends"}
+
+
 class Finder(MetaPathFinder):
-    """``torch_xla.x`` is ``surestep.torch_xla.x``."""
+    """``torch_xla.x`` is ``surestep.torch_xla.x``; and what PyTorch has for torch_xla is surestep's."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """The alias; ImportError for a module that torch_xla has and surestep hasn't yet."""
+        if fullname in _OF_TORCH:
+            return _alias(fullname, _OF_TORCH[fullname])
         if not fullname.startswith("torch_xla."):
             return None
         from surestep.torch_xla._later import check_module
@@ -50,8 +55,12 @@ class Finder(MetaPathFinder):
         check_module(fullname)
         if importlib.util.find_spec(f"surestep.{fullname}") is None:
             return None
-        module = importlib.import_module(f"surestep.{fullname}")
-        return importlib.util.spec_from_loader(fullname, _Same(module), origin=module.__file__)
+        return _alias(fullname, f"surestep.{fullname}")
+
+
+def _alias(fullname: str, name: str) -> ModuleSpec | None:
+    module = importlib.import_module(name)
+    return importlib.util.spec_from_loader(fullname, _Same(module), origin=module.__file__)
 
 
 def install() -> None:

@@ -37,12 +37,19 @@ _main = threading.main_thread()
 def start(work: Callable[[], T]) -> Future[T]:
     """``work()`` on the worker thread. On another thread than the main one, which no signal interrupts, it runs in place, at once."""
     if threading.current_thread() is not _main:
-        done: Future[T] = Future()
-        done.set_result(work())
-        return done
+        return _in_place(work)
     if not _worker:
         _worker.append(ThreadPoolExecutor(1, thread_name_prefix="surestep compiler"))
-    return _worker[0].submit(contextvars.copy_context().run, work)
+    try:
+        return _worker[0].submit(contextvars.copy_context().run, work)
+    except RuntimeError:  # the interpreter ends, and has stopped such threads: an ``atexit`` handler uses the device
+        return _in_place(work)
+
+
+def _in_place(work: Callable[[], T]) -> Future[T]:
+    done: Future[T] = Future()
+    done.set_result(work())
+    return done
 
 
 def apart(work: Callable[[], T]) -> T:

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 from jax.experimental.shard_alike import shard_alike
 
 from surestep.execute import dtypes
+from surestep.execute.devices import device_kind
 from surestep.lower import collective, manual, strided
+from surestep.lower.overlap import overlapping
 from surestep.trace.nested import Nested
 from surestep.trace.operands import LIFTED_FLOAT, LIFTED_INT, HostScalar, Mark, Ref
 from surestep.trace.records import Alike, Call, Collective, Constrain, Empty, Join, Leaf, Part, Read, Record, Seed, Write
@@ -20,14 +22,14 @@ def interpreted(records: Sequence[Record], outputs: Sequence[int]) -> Callable[.
     """``function(floats, ints, *leaves)`` that gives the values with the SSA indices ``outputs``."""
 
     def program(floats: Any, ints: Any, *leaves: Any) -> list[Any]:
-        return _Run(floats, ints, leaves).outputs(records, outputs)
+        return _Run(records, floats, ints, leaves).outputs(records, outputs)
 
     return program
 
 
 def evaluated(nested: Nested, numbers: Iterable[int], leaves: Sequence[Any], values: list[Any], floats: Any, ints: Any) -> list[Any]:
     """The values of some records of a trace, put among ``values``; all leaves, floats and ints are those of the whole trace."""
-    run = _Run(floats, ints, ())
+    run = _Run(nested.records, floats, ints, ())
     run.values = values
     for number in numbers:
         record, at, end = nested.records[number], nested.positions[number], nested.positions[number + 1]
@@ -41,7 +43,8 @@ def evaluated(nested: Nested, numbers: Iterable[int], leaves: Sequence[Any], val
 class _Run:
     """One pass over the records. Lifted numbers and leaves come in the order in which they were recorded."""
 
-    def __init__(self, floats: Any, ints: Any, leaves: Sequence[Any]):
+    def __init__(self, records: Sequence[Record], floats: Any, ints: Any, leaves: Sequence[Any]):
+        self.overlapping = overlapping(records) if device_kind() == "CPU" else set()
         self.floats: Iterator[Any] = (floats[i] for i in range(floats.shape[0]))
         self.ints: Iterator[Any] = (ints[i] for i in range(ints.shape[0]))
         self.leaves = iter(leaves)
@@ -69,7 +72,9 @@ class _Run:
             return manual.apply(lambda value, offset: [strided.read(value, record.storage, record.view, offset)], [value, offset])
         if isinstance(record, Write):
             operands = [self.values[record.value.index], self.values[record.new.index], self.operand(record.offset)]
-            return manual.apply(lambda value, new, offset: [strided.write(value, new, record.storage, record.view, offset)], operands)
+            views = record.storage, record.view
+            shared = id(record) in self.overlapping
+            return manual.apply(lambda value, new, offset: [strided.write(value, new, *views, offset, shared)], operands)
         if isinstance(record, Collective):
             return self.together(record)
         if isinstance(record, Constrain):

@@ -6,12 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 from jax import Array, lax
 
 from surestep.lower.shared import opmath
 
 NUMBERS = (bool, int, float, complex)
+
+_SATURATING = np.dtype(ml_dtypes.float8_e4m3fn)  # it has no infinity
+_LARGEST = float(ml_dtypes.finfo(_SATURATING).max)
 
 
 def is_complex(dtype: np.dtype) -> bool:
@@ -45,6 +49,8 @@ def cast(value: Any, dtype: np.dtype) -> Any:
         return lax.ne(value, lax.full_like(value, 0)) if dtype == np.bool_ else cast(lax.real(value), dtype)
     if is_floating(value.dtype) and jnp.issubdtype(dtype, jnp.integer):
         return _truncate(value, np.dtype(dtype))
+    if dtype == _SATURATING:  # as PyTorch does it
+        value = jnp.clip(value if is_floating(value.dtype) else value.astype(np.float32), -_LARGEST, _LARGEST)
     return value.astype(dtype)
 
 

@@ -118,8 +118,6 @@ def slice_scatter(out, x, source, dim=0, start=None, end=None, step=1):
     if count == 0:
         return x
     source = jnp.broadcast_to(source.astype(x.dtype), (*x.shape[:axis], count, *x.shape[axis + 1 :]))
-    if step == 1:
-        return lax.dynamic_update_slice_in_dim(x, source, start, axis)
     spread = _spread(source, axis, start, step, x.shape[axis])
     position = np.arange(x.shape[axis]) - start
     written = (position >= 0) & (position % step == 0) & (position < count * step)
@@ -142,7 +140,8 @@ def slice_backward(out, grad, input_sizes, dim, start, end, step):
 
 def select_scatter(out, x, source, dim, index):
     axis = axis_of(dim, x.ndim)
-    return lax.dynamic_update_slice_in_dim(x, jnp.expand_dims(source.astype(x.dtype), axis), index % x.shape[axis], axis)
+    start = index % x.shape[axis]
+    return slice_scatter(out, x, jnp.expand_dims(source, axis), axis, start, start + 1)
 
 
 def select_backward(out, grad, input_sizes, dim, index):

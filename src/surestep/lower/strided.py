@@ -33,10 +33,13 @@ def read(value: Any, storage: Layout, view: Layout, offset: Any) -> Any:
     return _to_view_order(block.reshape(grid.sizes), grid, view)
 
 
-def write(value: Any, new: Any, storage: Layout, view: Layout, offset: Any) -> Any:
-    """The storage's value with the view overwritten by ``new`` (the view's shape and dtype)."""
+def write(value: Any, new: Any, storage: Layout, view: Layout, offset: Any, overlapping: bool = False) -> Any:
+    """The storage's value with the view overwritten by ``new`` (of its shape and dtype), which, ``overlapping``, may be made of it."""
     flat = _in_dtype(_flatten(value, storage), view.dtype)
-    if view.numel:
+    if view.numel and overlapping:
+        there = _written(jnp.zeros(flat.shape, np.bool_), jnp.ones(view.sizes, np.bool_), view, offset)
+        flat = jnp.where(there, _written(jnp.zeros_like(flat), new, view, offset), flat)
+    elif view.numel:
         flat = _written(flat, new, view, offset)
     return _unflatten(_in_dtype(flat, storage.dtype), storage)
 

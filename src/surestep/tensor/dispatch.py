@@ -76,6 +76,8 @@ _OWN: dict[Any, Any] = {
     _aten._has_same_storage_numel.default: dual.has_same_storage_numel,
     _aten._new_zeros_with_same_feature_meta.default: dual.zeros_like_primal,
     _aten.is_same_size.default: lambda args, kwargs: args[0].shape == args[1].shape,
+    # TransformerEncoder asks whether a mask lets it use nested tensors
+    _aten._nested_tensor_from_mask_left_aligned.default: lambda args, kwargs: False,
     _aten.record_stream.default: lambda args, kwargs: None,
     _aten.resize_.default: metadata.resize_,
     _aten.resize_as_.default: lambda args, kwargs: metadata.resize_((args[0], args[1].shape), kwargs),

@@ -103,6 +103,13 @@ def item(args: tuple, kwargs: dict) -> Any:
     return to_cpu(args[0]).item()
 
 
+def register() -> torch.library.Library:
+    """``torch.tensor([a, b])`` reads tensors in C++ that passes by ``__torch_dispatch__``. The library must be kept alive."""
+    library = torch.library.Library("aten", "IMPL", "XLA")
+    library.impl("_local_scalar_dense", lambda tensor: to_cpu(tensor).item())
+    return library
+
+
 def equal(args: tuple, kwargs: dict) -> bool:
     """``torch.equal``: compared on the device, one value read."""
     a, b = args

@@ -9,6 +9,11 @@ import torch
 
 def pack_padded_sequence(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """The packed elements, and how many sequences there are at each step: on the CPU, where PyTorch wants them, as the lengths are."""
+    if lengths.device.type != "cpu":
+        raise RuntimeError(
+            f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.ndim}D {lengths.device} tensor. Write lengths.cpu(): "
+            f"they decide shapes."
+        )
     checked = torch.empty(padded.shape, device="meta")
     sizes = torch._pack_padded_sequence(checked, lengths, batch_first)[1]
     steps = padded.transpose(0, 1) if batch_first else padded

@@ -67,7 +67,7 @@ def _saved_storage(tensor: XlaTensor) -> _SavedStorage:
     return known[key]
 
 
-_OWN = {"_storage", "_layout", "_read", "_is_param"}
+_OWN = {"_storage", "_layout", "_read", "_lies", "_is_param"}
 
 
 class _plain:

@@ -114,6 +114,7 @@ class XlaTensor(Sharded, torch.Tensor):
     _storage: Storage
     _layout: Layout
     _read: tuple[int, Ref, Ref] | None = None  # (trace, storage's value) -> this view's value there
+    _lies: tuple[Layout, torch.Tensor] | None = None  # a layout, and a `meta` tensor that lies so
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment] (a C function, which PyTorch takes too)
 
@@ -150,8 +151,11 @@ class XlaTensor(Sharded, torch.Tensor):
 
     @property
     def _figures(self) -> torch.Tensor:
-        """A `meta` tensor that lies as this one does."""
-        inner = torch.empty_strided(self._layout.sizes, self._layout.strides, dtype=self._layout.dtype, device="meta")
+        """A `meta` tensor that lies as this one does. Kept: Dynamo's guards take two of one address for one tensor."""
+        layout, inner = self._lies or (None, None)
+        if inner is None or layout is not self._layout:
+            inner = torch.empty_strided(self._layout.sizes, self._layout.strides, dtype=self._layout.dtype, device="meta")
+            self._lies = self._layout, inner
         vars(inner).update({mark: of for mark, of in vars(self).items() if mark.startswith("_dynamo_")})  # which sizes are to be symbols
         return inner
 
@@ -202,7 +206,7 @@ class XlaTensor(Sharded, torch.Tensor):
             )
         return self.detach().cpu().resolve_conj().resolve_neg().numpy()
 
-    def __array__(self, dtype: Any = None) -> Any:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
 
     def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:

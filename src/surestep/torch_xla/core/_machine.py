@@ -22,16 +22,16 @@ Device = torch.device | str | None
 
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
     """The current xla device, or the ``n``-th."""
-    if devkind is not None:
-        get_xla_supported_devices(devkind)
+    if devkind is not None and not get_xla_supported_devices(devkind):
+        raise RuntimeError(f"no {devkind} device: this process's are {_device.real_devices()}. PJRT_DEVICE={devkind} asks for others")
     return _device.device(n)
 
 
-def get_xla_supported_devices(devkind: str | None = None, max_devices: int | None = None) -> list[str]:
-    """``['xla:0', ...]``: this process's devices. ``devkind`` (``CPU``, ``CUDA``, ``TPU``) must be what they are."""
+def get_xla_supported_devices(devkind: str | None = None, max_devices: int | None = None) -> list[str] | None:
+    """``['xla:0', ...]``: this process's devices. None where they are of another kind than ``devkind`` (``CPU``, ``CUDA``, ``TPU``)."""
     real = _device.real_devices()
     if devkind is not None and not re.match(rf"{devkind}:\d+$", real[0]):
-        raise RuntimeError(f"no {devkind} device: this process's are {real}. PJRT_DEVICE={devkind} asks for others")
+        return None
     return [f"xla:{index}" for index in range(len(real))][:max_devices]
 
 
