@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from surestep.execute import dtypes, spmd
+from surestep.execute import dtypes, host_kernels, spmd
 from surestep.execute.interrupts import Held, start
 from surestep.execute.running import Running
 from surestep.execute.world import is_spmd
@@ -332,6 +332,7 @@ class Recorder:
             self.meet(f"a program of {self.count} values, {len(self.leaves)} inputs and {len(live)} results", line)
             program = self.ran = self._program(live, line)
             start = time.perf_counter()
+            host_kernels.prepare()
             with Held():
                 try:
                     numbers = program.with_numbers(np.array(self.floats, np.float64), np.array(self.ints, np.int64))
