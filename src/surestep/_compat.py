@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -228,6 +229,21 @@ def outside_of_dispatch() -> Any:
     for key in (torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative):
         excluded = excluded.remove(key)
     return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
+
+
+_BACKEND = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
+_NO_EXTRAS = (
+    torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradFunctionality)
+    | torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+    | torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+)
+
+
+@contextlib.contextmanager
+def plain_cpu() -> Iterator[None]:
+    """In this block operations on CPU tensors are their kernels only, whatever this thread is in: modes, transforms, autograd, autocast."""
+    with torch._C.DisableTorchFunction(), torch._C._ForceDispatchKeyGuard(_BACKEND, _NO_EXTRAS):
+        yield
 
 
 def decomposition(operation: torch._ops.OpOverload) -> Callable[..., Any] | None:

@@ -28,6 +28,14 @@ SETTINGS = {
         ("1", "0"), "with 1, processes that train together compare their parameters now and then; those that differ are an error"
     ),
     "SURESTEP_FALLBACK": Setting(("warn", "error"), "an operation that has to run on the host is said once a line, or is an error"),
+    "SURESTEP_HOST_KERNELS": Setting(
+        ("1", "0"),
+        "with 1, programs on the CPU call PyTorch's kernels where those were measured faster; read when a program is compiled",
+    ),
+    "SURESTEP_KEEP_MEMORY": Setting(
+        ("1", "0"),
+        "with 1, memory that programs on the CPU have freed is kept for the next; read when the device is first used",
+    ),
     "SURESTEP_VERIFY_REPLAY": Setting(("0", "1"), "with 1, each replayed step of `surestep.compile` is run in Python too, and compared"),
 }
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from surestep.execute import cache
+from surestep.execute import cache, memory
 from surestep.execute.world import replica, settle_spmd
 
 if TYPE_CHECKING:
@@ -25,6 +27,16 @@ _PLATFORMS = {"CPU": "cpu", "CUDA": "gpu", "GPU": "gpu", "ROCM": "rocm", "TPU": 
 def _platform() -> str | None:
     asked = os.environ.get("PJRT_DEVICE")
     return None if not asked else _PLATFORMS.get(asked.upper(), asked.lower())
+
+
+def _is_cpu(platform: str | None) -> bool:
+    """Whether JAX will drive the CPU, as far as that can be known before it starts: else it has a plugin for another platform."""
+    import jax
+
+    asked = platform or getattr(jax.config, "jax_platforms")  # noqa: B009 (its attributes are made at run time)
+    if asked:
+        return asked == "cpu"
+    return not entry_points(group="jax_plugins") and find_spec("libtpu") is None
 
 
 @functools.cache
@@ -44,6 +56,8 @@ def jax_devices() -> tuple[jax.Device, ...]:
         if known < 1:  # the user's own setting, if there is one, wins
             jax.config.update("jax_num_cpu_devices", int(count))
     platform = _platform()
+    if _is_cpu(platform):
+        memory.keep()
     try:
         return tuple(jax.local_devices(backend=platform))
     except RuntimeError as error:

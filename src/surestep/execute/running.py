@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from typing import Any
+
+_all: weakref.WeakSet[Running] = weakref.WeakSet()
+
+
+def finish() -> None:
+    """Returns when all devices have done what was started."""
+    for running in list(_all):
+        running.wait()
 
 
 class Running:
@@ -14,6 +23,7 @@ class Running:
 
     def __init__(self) -> None:
         self.runs: deque[tuple[Any, str]] = deque()
+        _all.add(self)
 
     def add(self, output: Any, program: str) -> None:
         """A run was started."""

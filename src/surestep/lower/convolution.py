@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from surestep.lower import host, host_convolution
 from surestep.lower.shared import ints, opmath, strided, transposed
 from surestep.lower.spec import lowering
 
@@ -113,12 +114,34 @@ def _wide_on_cpu(*arrays):
     return [a.astype(opmath(a.dtype)) for a in arrays] if jax.default_backend() == "cpu" else arrays
 
 
+def _result(apply, x, weight, out):
+    """Of the convolution, by XLA or by PyTorch's kernel."""
+    if host_convolution.faster(x, weight, out, apply, gradients=False):
+        return host.call(host_convolution.convolution, apply, lambda x, weight: [apply(x, weight)], x, weight)[0]
+    return apply(x, weight)
+
+
+def _gradients(apply, grad, x, weight, mask):
+    """Of x and weight, as far as they are masked in, by XLA or by PyTorch's kernel."""
+
+    def form(grad, x, weight):
+        return [
+            *([apply.input_gradient(grad, x.shape, weight)] if mask[0] else []),
+            *([transposed(lambda v: apply(x, v), weight.shape, weight.dtype)(grad)] if mask[1] else []),
+        ]
+
+    if any(mask) and host_convolution.faster(x, weight, grad, apply, gradients=True):
+        return host.call(host_convolution.convolution_backward, (mask, *apply), form, grad, x, weight)
+    return form(grad, x, weight)
+
+
 def convolution(out, x, weight, bias, stride, padding, dilation, is_transposed, output_padding, groups, *_backend_flags):
     if 0 in out.shape or x.size == 0:
         empty = jnp.zeros(out.shape, out.dtype)
         return empty if bias is None else empty + bias.reshape(-1, *(1,) * (x.ndim - 2))
     apply = Convolution.of(x.ndim - 2, stride, padding, dilation, is_transposed, output_padding, groups)
-    result = apply(*_wide_on_cpu(x, weight))
+    x, weight = _wide_on_cpu(x, weight)
+    result = _result(apply, x, weight, out)
     if bias is not None:
         result = result + bias.astype(result.dtype).reshape(-1, *(1,) * (x.ndim - 2))
     return result.astype(out.dtype)
@@ -129,9 +152,10 @@ def convolution_backward(out, grad, x, weight, _bias_sizes, stride, padding, dil
     grad, x, weight = _wide_on_cpu(grad, x, weight)
     if grad.size == 0 or x.size == 0:
         return tuple(None if expected is None else jnp.zeros(expected.shape, expected.dtype) for expected in out)
+    found = iter(_gradients(apply, grad, x, weight, tuple(output_mask[:2])))
     results = (
-        apply.input_gradient(grad, x.shape, weight) if output_mask[0] else None,
-        transposed(lambda v: apply(x, v), weight.shape, weight.dtype)(grad) if output_mask[1] else None,
+        next(found) if output_mask[0] else None,
+        next(found) if output_mask[1] else None,
         grad.sum((0, *range(2, grad.ndim))) if output_mask[2] else None,
     )
     return tuple(None if r is None else r.astype(expected.dtype) for r, expected in zip(results, out, strict=True))

@@ -16,7 +16,7 @@ from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_unflatten
 
 from surestep import _compat
-from surestep.execute import spmd, transfer
+from surestep.execute import host_kernels, spmd, transfer
 from surestep.execute.interrupts import Held
 from surestep.execute.program import Program, numbers_to_device
 from surestep.loop.boundaries import add_step_closure, boundary
@@ -213,6 +213,7 @@ class Plan(Binding):
         assert program is not None
         tensors = arguments.tensors
         start = time.perf_counter()
+        host_kernels.prepare()
         self.recorder.running.check()
         self.recorder.meet(f"a replayed step of {len(inputs[0])} inputs", None)
         with Held():

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from surestep.execute import dtypes, spmd
+from surestep.execute import dtypes, host_kernels, spmd
 from surestep.execute.interrupts import Held, start
 from surestep.execute.running import Running
 from surestep.execute.world import is_spmd
@@ -339,6 +339,7 @@ class Recorder:
             self.meet(f"a program of {self.count} values, {len(self.leaves)} inputs and {len(live)} results", line)
             program = self.ran = self._program(live, line)
             start = time.perf_counter()
+            host_kernels.prepare()
             with Held():
                 try:
                     arrays = program(self.leaves, *program.with_numbers(self.floats, self.ints))
