@@ -5,6 +5,7 @@ Where this process is alone none of them is recorded; each is what it is for one
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -239,6 +240,34 @@ def all_to_all(tensor: torch.Tensor, split: int, concat: int, members: Members) 
     split, concat = _dim(tensor, split), _dim(tensor, concat)
     sizes = _times(_times(tensor.shape, {split}, 1, members.size), {concat}, members.size, 1)
     return together("all_to_all", [tensor], (split, concat), members, [sizes])[0]
+
+
+def exchange(parts: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]], members: Members) -> list[torch.Tensor]:
+    """Part ``i`` goes to member ``i``, and what comes from member ``i`` is of shape ``shapes[i]``. They may all be of different sizes: two
+    members know of their two parts, and of no others; so each two exchange theirs, padded to one size. All go through the pairs in one
+    order, so that none waits for another that waits for it.
+    """
+    if not len(parts) == len(shapes) == members.size:
+        raise ValueError(f"all_to_all: {len(parts)} part(s) to send and {len(shapes)} to get, for {members.size} process(es)")
+    own, found = members.position, list(parts)
+    if parts[own].numel() != math.prod(shapes[own]):
+        raise ValueError(
+            f"all_to_all: this process's part for itself is of shape {list(parts[own].shape)}, and {list(shapes[own])} is to come"
+        )
+    for place in sorted(range(members.size), key=lambda place: members.group[place]):
+        if place != own:
+            found[place] = _swapped(parts[place].reshape(-1), math.prod(shapes[place]), sorted((members.group[own], members.group[place])))
+    return [part.reshape(shape) for part, shape in zip(found, shapes, strict=True)]
+
+
+def _swapped(part: torch.Tensor, count: int, pair: Sequence[int]) -> torch.Tensor:
+    """The other's part, of ``count`` elements, for this process's: both ``[N]``."""
+    members = Members(only=pair)
+    mine, size = members.position, max(len(part), count)
+    padded = torch.nn.functional.pad(part, (0, size - len(part)))
+    rows = torch.stack([padded, padded])  # the one goes to the other, and one stays
+    lengths = (len(part), count) if mine == 0 else (count, len(part))
+    return together("exchange", [rows], (lengths,), members)[0][1 - mine][:count]
 
 
 def collective_permute(tensor: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
