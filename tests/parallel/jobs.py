@@ -20,7 +20,6 @@ import surestep.torch_xla.runtime as xr
 from surestep.parallel.collectives import Members, exchange
 from surestep.torch_xla.distributed import xla_multiprocessing as xmp
 
-
 # names of PyTorch 2.13, and those of other versions
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
