@@ -63,7 +63,7 @@ assert held() == before, (before, held())
 def test_launches_in_a_row_leave_nothing():
     done = subprocess.run([sys.executable, "-c", LAUNCHES], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.split()) == ["0"] * 51 + ["1"] * 51
+    assert sorted("".join(done.stdout.split())) == ["0"] * 51 + ["1"] * 51  # two may write at once
 
 
 def test_an_exit(tmp_path):
