@@ -114,7 +114,22 @@ def gradients():
     found.append(x.grad.tolist())
     w, y = torch.full((2, 1), 1.0 + rank, device="xla"), torch.arange(4.0, device="xla").reshape(2, 2) * (rank + 1)
     found.append(xf.distributed_mm(w, y, split=2).tolist())
-    return found
+    return [*found, *synced(rank)]
+
+
+def batch_of_all():
+    return torch.arange(72.0).reshape(6, 3, 4).sin()
+
+
+def synced(rank):
+    """torch_xla's SyncBatchNorm: what it gives, the gradients, its statistics, and what it gives in evaluation."""
+    x = batch_of_all()[[4, 5] if rank else [0, 1, 2, 3]].to("xla").requires_grad_()
+    norm = xf.SyncBatchNorm(3, momentum=0.3).to("xla")
+    y = norm(x)
+    (y.square() * x).sum().backward()
+    with pytest.raises(ValueError, match=r"a batch of shape \[N, 3, ...\], not \[2, 4\]"):
+        norm(torch.zeros(2, 4, device="xla"))
+    return [t.detach().cpu() for t in (y, x.grad, norm.weight.grad, norm.running_mean, norm.running_var, norm.eval()(x))]
 
 
 def meetings(directory):

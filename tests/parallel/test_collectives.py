@@ -133,14 +133,33 @@ def test_constants_differ(tmp_path):
 
 def test_gradients(tmp_path):
     """Each rank's own part, as in torch_xla."""
-    for rank, found in enumerate(ranks(jobs.gradients, directory=tmp_path)):
-        total, product, least, most, gathered, multiplied = found
+    results = ranks(jobs.gradients, directory=tmp_path)
+    check_synced(*(found[-6:] for found in results))
+    for rank, found in enumerate(results):
+        total, product, least, most, gathered, multiplied, *_ = found
         assert total == [0.5, 0.5]
         assert product == [0.5 * (2 - rank), 0.5 * (1 + rank)]
         assert least == [0.5 * (rank == 0), 0.5 * (rank == 1)] and most == [0.5 * (rank == 1), 0.5 * (rank == 0)]
         assert gathered == [2.0 + rank]
         whole = np.array([[1.0, 2.0], [1.0, 2.0]]) @ (np.arange(4.0).reshape(2, 2) * (rank + 1))
         assert multiplied == whole.tolist()
+
+
+def check_synced(first, second):
+    """SyncBatchNorm on two processes against BatchNorm on the whole batch; its variance is the biased one."""
+    x = jobs.batch_of_all().requires_grad_()
+    norm = torch.nn.BatchNorm1d(3, momentum=0.3)
+    y = norm(x)
+    (y.square() * x).sum().backward()
+    assert_close = torch.testing.assert_close
+    assert_close(torch.cat([first[0], second[0]]), y.detach())
+    assert_close(torch.cat([first[1], second[1]]), x.grad, rtol=1e-4, atol=1e-5)
+    assert_close(first[2] + second[2], norm.weight.grad, rtol=1e-4, atol=1e-5)
+    running = torch.stack([norm.running_mean, 0.7 + 0.3 * x.detach().var((0, 2), unbiased=False)])
+    for found in (first, second):
+        assert_close(torch.stack(found[3:5]), running)
+    shown = (x.detach() - running[0, :, None]) / (running[1, :, None] + 1e-5).sqrt()
+    assert_close(torch.cat([first[5], second[5]]), shown)
 
 
 def test_meetings(tmp_path, capfd):

@@ -64,6 +64,16 @@ class TestOneProcess:
     def test_wrong_ones(self):
         with pytest.raises(ValueError, match=r"a parameter on cpu: move the model to the device first"):
             ZeroRedundancyOptimizer(nn.Linear(3, 2).parameters(), torch.optim.SGD, lr=0.1)
+        parameters = list(self.model().parameters())
+        for wrong in ("AdamW", torch.optim.SGD(parameters, lr=0.1)):
+            with pytest.raises(TypeError, match=r"a class, of which the optimizer of the parts is made. Write .*torch.optim.AdamW, lr="):
+                ZeroRedundancyOptimizer(parameters, wrong, lr=0.1)
+        for options, message in (
+            ({"max_norm": "a"}, "max_norm='a': a number"),
+            ({"optimizer_dtype": "half"}, "optimizer_dtype='half': a dtype"),
+        ):
+            with pytest.raises(TypeError, match=message):
+                ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=0.1, **options)
         with pytest.raises(ValueError, match="name replicas that aren't there"):
             ZeroRedundancyOptimizer(self.model().parameters(), torch.optim.SGD, sharding_groups=[[0, 1]], lr=0.1)
         state = ZeroRedundancyOptimizer(self.model().parameters(), torch.optim.SGD, lr=0.1).state_dict()

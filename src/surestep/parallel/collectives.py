@@ -66,7 +66,10 @@ class Members:
 def _checked(groups: Groups, size: int) -> tuple[tuple[int, ...], ...] | None:
     if not groups:
         return None
-    found = tuple(tuple(int(ordinal) for ordinal in group) for group in groups)
+    try:
+        found = tuple(tuple(int(ordinal) for ordinal in group) for group in groups)
+    except (TypeError, ValueError):
+        raise TypeError(f"groups={groups!r} must be lists of replicas' ordinals, as in [[0, 1], [2, 3]]") from None
     named = sorted(ordinal for group in found for ordinal in group)
     if named and not 0 <= named[0] <= named[-1] < size:
         raise ValueError(f"groups={[list(group) for group in found]} name replicas that aren't there: there are {size}, from 0 on")
@@ -273,7 +276,10 @@ def _swapped(part: torch.Tensor, count: int, pair: Sequence[int]) -> torch.Tenso
 def collective_permute(tensor: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
     """The value of the process that sends to this one; zeros where none does."""
     size = replica().size
-    found = tuple((int(source), int(target)) for source, target in pairs)
+    try:
+        found = tuple((int(source), int(target)) for source, target in pairs)
+    except (TypeError, ValueError):
+        raise TypeError(f"collective_permute: {pairs!r} must be pairs of a source and a target, as in [[0, 1], [1, 0]]") from None
     for source, target in found:
         if not (0 <= source < size and 0 <= target < size):
             raise ValueError(f"collective_permute: pair ({source}, {target}) names a replica that isn't there: there are {size}, from 0 on")
