@@ -45,7 +45,7 @@ def check(case, found):
     for rank in found:
         assert rank["norms"] == pytest.approx(norms, rel=1e-4)
         programs = 2 if options.get("mark_step_on_finalization") else 1  # a step
-        assert rank["counts"] == (programs * jobs.STEPS, programs), case
+        assert rank["counts"] == (programs * jobs.steps(kind), programs), case
     model = jobs.network(kind).eval()
     model.load_state_dict(whole)
     torch.testing.assert_close(found[0]["evaluated"], model(jobs.batches(kind)[0][0]).detach(), rtol=1e-4, atol=1e-5)
@@ -63,7 +63,7 @@ def test_four_processes(tmp_path):
     for group in groups:  # each is a training of its own
         states = [results[rank]["state"] for rank in group]
         whole = consolidate_sharded_state_dicts(states, results[group[0]]["metadata"])
-        expected, _ = jobs.alone("mlp")
+        expected, _ = jobs.alone("frozen")
         for name, value in expected.items():
             torch.testing.assert_close(whole[name], value, rtol=1e-4, atol=1e-5)
     for found in results:  # parameters, gradients and momentum: a fourth of each
