@@ -22,6 +22,28 @@ SIZES = {"f32": 4, "f64": 8, "bf16": 2, "s32": 4, "s64": 8, "u32": 4, "u8": 1, "
 COLLECTIVE = re.compile(r"= (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
 
 
+def batch_first():
+    """A layer as PyTorch's, with as many parameters, whose attention keeps the batch as its first dimension. PyTorch's puts it second, and
+    XLA's partitioner then gathers the whole batch on each device.
+    """
+    from torch import nn
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+        def forward(self, x):
+            parts = self.qkv(x).reshape(*x.shape[:2], 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+            mixed = nn.functional.scaled_dot_product_attention(*parts)
+            x = self.first(x + self.out(mixed.transpose(1, 2).reshape(x.shape)))
+            return self.second(x + self.down(self.up(x).relu()))
+
+    return Layer
+
+
 def compiled(style, replicas):
     """The program of one process's step, or one device's part of it, and the bytes that it holds between steps."""
     import jax
@@ -43,9 +65,10 @@ def compiled(style, replicas):
     from surestep.torch_xla.distributed.spmd import Mesh, ShardingSpec
     from surestep.torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
 
-    layer = nn.TransformerEncoderLayer
-    model = nn.Sequential(*[layer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True) for _ in range(LAYERS)])
-    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={layer})
+    theirs = functools.partial(nn.TransformerEncoderLayer, WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True)
+    layer = batch_first() if style == "SPMD" else theirs
+    model = nn.Sequential(*[layer() for _ in range(LAYERS)])
+    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={type(model[0])})
     x = torch.randn(BATCH, TOKENS, WIDTH)
     if style == "SPMD":
         mesh = Mesh(np.arange(replicas), (replicas,), ("fsdp",))
