@@ -99,6 +99,12 @@ def add_step_closure(closure: Callable[..., Any], args: tuple = (), run_async: b
         watched_closures.append((closure, args, run_async))
 
 
+def at_next_boundary(function: Callable[[], Any]) -> None:
+    """As a step closure, of which who watches doesn't hear: a replay does without it what it does."""
+    with _lock:
+        _closures.append(function)
+
+
 def closures_wait() -> bool:
     """Whether step closures wait for the next boundary."""
     return bool(_closures or _asynchronous)

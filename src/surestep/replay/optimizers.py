@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.optim import optimizer as _optimizer
 
+from surestep.execute.world import replica
 from surestep.loop.updates import KINDS, RULES, Rule
 from surestep.replay import attributes
 from surestep.replay.values import Known, NotReplayable, Value
@@ -48,6 +49,14 @@ def scheduled_step(walk: Any, function: Any, args: list[Value], kwargs: dict[str
     if not isinstance(optimizer, torch.optim.Optimizer) or args or kwargs:
         raise NotReplayable("optimizer.step is wrapped by something that is not followed")
     return step(walk, Known(optimizer, "the optimizer"))
+
+
+def reduced_step(walk: Any, receiver: Known, *args: Value, **kwargs: Value) -> Value:
+    """``xm.optimizer_step``: the collectives by which it reduces gradients are a part of the program, and announced at each replay."""
+    if replica().size > 1 and (len(args) > 1 or not kwargs.keys() <= {"barrier", "pin_layout"}):
+        raise NotReplayable("xm.optimizer_step is given arguments for the optimizer, or groups of processes")
+    walk.guards.reduces = True
+    return step(walk, receiver)
 
 
 def step(walk: Any, receiver: Known) -> Value:
