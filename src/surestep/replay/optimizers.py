@@ -51,9 +51,13 @@ def scheduled_step(walk: Any, function: Any, args: list[Value], kwargs: dict[str
     return step(walk, Known(optimizer, "the optimizer"))
 
 
-def reduced_step(walk: Any, receiver: Known, *args: Value, **kwargs: Value) -> Value:
+def reduced_step(walk: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``xm.optimizer_step``: the collectives by which it reduces gradients are a part of the program, and announced at each replay."""
-    if replica().size > 1 and (len(args) > 1 or not kwargs.keys() <= {"barrier", "pin_layout"}):
+    given = {**dict(zip(("optimizer", "barrier", "optimizer_args", "groups"), args, strict=False)), **kwargs}
+    receiver = given.get("optimizer")
+    if not isinstance(receiver, Known):
+        raise NotReplayable("which optimizer xm.optimizer_step is given, is not known")
+    if replica().size > 1 and given.keys() & {"optimizer_args", "groups"}:
         raise NotReplayable("xm.optimizer_step is given arguments for the optimizer, or groups of processes")
     walk.guards.reduces = True
     return step(walk, receiver)
