@@ -112,7 +112,7 @@ def test_restarted_from_a_checkpoint(tmp_path):
         if not restarts:
             command = (sys.executable, "-m", "surestep", "run", script)
         environ = {**os.environ, "OUT": str(directory), "TORCHELASTIC_RESTART_COUNT": count}
-        done = subprocess.run(command, env=environ, capture_output=True, text=True)
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         said += done.stdout.splitlines()
     (restarted, undisturbed) = (line for line in said if line.startswith("restart "))
