@@ -134,6 +134,11 @@ def test_a_closure_that_raises_is_not_lost_and_not_called_twice():
     assert calls == [1]
 
 
+def test_no_closure_is_said():
+    with pytest.raises(TypeError, match=r"a function to be called later, and its arguments in args=; this is 3"):
+        surestep.add_step_closure(3)
+
+
 def test_closures_on_another_thread_run_in_order():
     import threading
 

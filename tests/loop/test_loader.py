@@ -86,6 +86,11 @@ def test_a_boundary_every_few_batches(metrics):
     assert total.item() == 15
 
 
+def test_a_boundary_every_zero_batches_is_said():
+    with pytest.raises(ValueError, match="batches_per_execution=0: there is a boundary every so many batches, from 1 on"):
+        iter(MpDeviceLoader([torch.ones(1)], "xla", batches_per_execution=0))
+
+
 def test_none_inside_a_step(metrics):
     loader = iter(MpDeviceLoader(numbers(3), "xla"))
     with surestep.step():

@@ -42,3 +42,9 @@ def test_gradients_are_those_that_are_there():
     assert [gradient is parameter.grad for gradient in gradients(optimizer)] == [True]
     reduce_gradients(optimizer)
     assert parameter.grad.tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("given", [None, torch.nn.Linear(1, 1)])
+def test_no_optimizer_is_said(given):
+    with pytest.raises(TypeError, match=f"an optimizer is expected, with its param_groups, and this is a {type(given).__name__}"):
+        reduce_gradients(given)

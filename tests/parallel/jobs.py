@@ -17,7 +17,12 @@ import surestep.torch_xla.core.functions as xf
 import surestep.torch_xla.core.xla_model as xm
 import surestep.torch_xla.distributed.xla_backend  # (makes the backend known)
 import surestep.torch_xla.runtime as xr
+from surestep.parallel.collectives import Members, exchange
 from surestep.torch_xla.distributed import xla_multiprocessing as xmp
+
+# names of PyTorch 2.13, and those of other versions
+all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
 def places():
@@ -48,12 +53,20 @@ def collectives(cases):
         elif name == "broadcast":
             xm.collective_broadcast([x], options["root"])
             found = x
+        elif name == "exchange":
+            found = exchanged(x, options["sizes"], xr.global_ordinal())
         else:
             function = {"all_gather": xm.all_gather, "all_to_all": xm.all_to_all, "permute": xm.collective_permute}[name]
             found = function(x, **options)
         results.append(found)
     surestep.sync()
     return [found.cpu() for found in results]
+
+
+def exchanged(x, sizes, rank):
+    """``sizes[i][j]`` rows of what process i has go to process j."""
+    parts = x[: sum(sizes[rank])].split(sizes[rank])
+    return torch.cat(exchange(parts, [(row[rank], *x.shape[1:]) for row in sizes], Members()))
 
 
 def lists_and_outputs():
@@ -101,7 +114,22 @@ def gradients():
     found.append(x.grad.tolist())
     w, y = torch.full((2, 1), 1.0 + rank, device="xla"), torch.arange(4.0, device="xla").reshape(2, 2) * (rank + 1)
     found.append(xf.distributed_mm(w, y, split=2).tolist())
-    return found
+    return [*found, *synced(rank)]
+
+
+def batch_of_all():
+    return torch.arange(72.0).reshape(6, 3, 4).sin()
+
+
+def synced(rank):
+    """torch_xla's SyncBatchNorm: what it gives, the gradients, its statistics, and what it gives in evaluation."""
+    x = batch_of_all()[[4, 5] if rank else [0, 1, 2, 3]].to("xla").requires_grad_()
+    norm = xf.SyncBatchNorm(3, momentum=0.3).to("xla")
+    y = norm(x)
+    (y.square() * x).sum().backward()
+    with pytest.raises(ValueError, match=r"a batch of shape \[N, 3, ...\], not \[2, 4\]"):
+        norm(torch.zeros(2, 4, device="xla"))
+    return [t.detach().cpu() for t in (y, x.grad, norm.weight.grad, norm.running_mean, norm.running_var, norm.eval()(x))]
 
 
 def meetings(directory):
@@ -174,7 +202,7 @@ def train(kind, steps, size, style):
             with surestep.step():
                 loss = one_step(model, optimizer, x, y)
                 xm.add_step_closure(lambda loss: losses.append(loss.item()), (loss.detach(),))
-        elif style == "compile":
+        elif style == "compile" or (style == "compile on one" and rank == 0):
             losses.append(compiled(model, optimizer, x, y))
         else:
             losses.append(one_step(model, optimizer, x, y).detach())
@@ -227,6 +255,18 @@ def fail(rank, how, directory):
     x.tolist()
 
 
+def compiled_short():
+    """Rank 1 has a step less, when both replay."""
+    model = network("mlp").to("xla")
+    optimizer = make_optimizer(model)
+    compiled = surestep.compile(one_step)
+    for number, (x, y) in enumerate(batches("mlp", 9, 4)):
+        if number < 8 or xr.global_ordinal() == 0:
+            loss = compiled(model, optimizer, x.to("xla"), y.to("xla"))
+    assert surestep.metrics().replays > 2
+    loss.item()
+
+
 def c10d(init):
     """Each of torch.distributed's collectives."""
     dist.init_process_group("xla", **init)
@@ -253,7 +293,7 @@ def c10d(init):
     slots = [torch.empty(4, device="xla") for _ in range(world)]
     run("all_gather", slots, dist.all_gather, slots, x)
     t = torch.empty(4 * world, device="xla")
-    run("all_gather_into_tensor", t, getattr(dist, "all_gather_single", dist.all_gather_into_tensor), t, x)
+    run("all_gather_into_tensor", t, all_gather_single, t, x)
     slots = [torch.empty(4, device="xla") for _ in range(world)] if rank == 1 else None
     dist.gather(x, slots, dst=1)
     found["gather"] = [slot.tolist() for slot in slots] if slots else None
@@ -262,7 +302,7 @@ def c10d(init):
     t = torch.empty(4, device="xla")
     run("reduce_scatter", t, dist.reduce_scatter, t, [x, x + 1])
     t = torch.empty(2, device="xla")
-    run("reduce_scatter_tensor", t, getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor), t, x)
+    run("reduce_scatter_tensor", t, reduce_scatter_single, t, x)
     slots = [torch.empty(4, device="xla") for _ in range(world)]
     run("all_to_all", slots, dist.all_to_all, slots, [x, x + 1])
     t = torch.empty(4, device="xla")
@@ -285,13 +325,24 @@ def c10d(init):
     found["objects"] = (objects, everybody)
     found["messages"] = messages(rank, world)
     found["functional"] = functional(x)
-    for uneven in (
-        lambda: dist.all_to_all_single(torch.empty(3, device="xla"), torch.empty(3, device="xla"), [1, 2], [2, 1]),
-        lambda: dist.all_to_all([torch.empty(1, device="xla"), torch.empty(2, device="xla")], [x, x]),
-        lambda: dist.recv(x),
-    ):
-        with pytest.raises(NotImplementedError, match=r"pad them to|must know who sends"):
-            uneven()
+    rows = torch.arange(6.0, device="xla").reshape(3, 2) + 10 * rank  # one for rank 0, two for rank 1
+    t = torch.empty((2, 2) if rank == 0 else (4, 2), device="xla")
+    run("uneven all_to_all_single", t, dist.all_to_all_single, t, rows, [1 + rank] * 2, [1, 2])
+    t = torch.empty(4, device="xla")
+    run("all_to_all_single with splits", t, dist.all_to_all_single, t, x, [2, 2], [2, 2])
+    slots = [torch.empty(1 + rank, device="xla") for _ in range(world)]
+    run("uneven all_to_all", slots, dist.all_to_all, slots, [x[:1], x[2:]])
+    t = torch.empty(2, device="xla")
+    run("reduce_scatter of one", t, dist.reduce_scatter, t, [x])
+    slots = [[torch.empty(4, device="xla"), torch.empty((), device="xla")] for _ in range(world)]
+    dist.all_gather_coalesced(slots, [x, x[0]])
+    found["all_gather_coalesced"] = [[t.tolist() for t in of_one] for of_one in slots]
+    t, u = x.clone(), x[:2].clone()
+    with dist._coalescing_manager(device=torch.device("xla")):
+        dist.all_reduce(t)
+        dist.all_reduce(u)
+    found["coalesced"] = (t.tolist(), u.tolist())
+    wrong_ones(x)
     # nobody on rank 0 reads what it sends last
     last = torch.full((2,), 5.0 + rank, device="xla")
     if rank == 0:
@@ -301,6 +352,22 @@ def c10d(init):
         found["last"] = last.tolist()
     dist.destroy_process_group()
     return found
+
+
+def wrong_ones(x):
+    """What both processes hear of before anything is recorded."""
+    for error, message, call in (
+        (NotImplementedError, "must know who sends", lambda: dist.recv(x)),
+        (ValueError, r"4 row\(s\) can't be split into \[1, 2\] for 2", lambda: dist.all_to_all_single(x, x, [1, 3], [1, 2])),
+        (ValueError, r"4 row\(s\) can't be split into \[4\] for 2", lambda: dist.all_to_all_single(x, x, [4], [2, 2])),
+        (ValueError, "1 part.* to send and 1 to get, for 2", lambda: dist.all_to_all([x], [x])),
+        (ValueError, "for itself is of shape", lambda: dist.all_to_all([x[:1], x[:1]], [x, x])),
+        (ValueError, r"the output is of shape \[3\], 3 element\(s\), and must have 8", lambda: all_gather_single(x[:3], x)),
+        (ValueError, r"the input is of shape \[4\], 4 element\(s\), and must have 2", lambda: reduce_scatter_single(x[:1], x)),
+        (ValueError, r"the output is of shape \[3\]", lambda: dist.all_to_all_single(x[:3], x)),
+    ):
+        with pytest.raises(error, match=message):
+            call()
 
 
 def messages(rank, world):

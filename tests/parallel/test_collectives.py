@@ -27,6 +27,9 @@ def model(name, values, rank, options):
     if name == "all_to_all":
         parts = [np.split(value, len(group), options["split_dimension"])[place] for value in mine]
         return np.concatenate(parts, options["concat_dimension"])
+    if name == "exchange":
+        sizes = options["sizes"]
+        return np.concatenate([value[sum(row[:rank]) :][: row[rank]] for value, row in zip(values, sizes, strict=True)])
     if name == "permute":
         return next((values[source] for source, target in options["pairs"] if target == rank), np.zeros_like(values[rank]))
     return values[options["root"]]
@@ -78,13 +81,15 @@ def case(draw):
     shape, dtype = draw(SHAPES), draw(DTYPES)
     dims = st.integers(0, len(shape) - 1)
     groups = draw(st.sampled_from([None, [[0, 1]], [[1, 0]]]))
-    name = draw(st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast"]))
+    name = draw(st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "exchange", "permute", "broadcast"]))
     kind = draw(st.sampled_from([kind for kind in KINDS if dtype in (I64, BOOL) or kind not in ("and", "or")]))
+    size = st.integers(0, shape[0] // 2)
     options = {
         "all_reduce": {"kind": kind, "groups": groups},
         "all_gather": {"dim": draw(dims), "groups": groups},
         "reduce_scatter": {"kind": kind, "dim": draw(dims), "count": 2, "groups": groups},
         "all_to_all": {"split_dimension": draw(dims), "concat_dimension": draw(dims), "split_count": 2, "groups": groups},
+        "exchange": {"sizes": draw(st.lists(st.tuples(size, size), min_size=2, max_size=2))},
         "permute": {"pairs": draw(st.sampled_from([[], [[0, 1]], [[1, 0], [0, 1]]]))},
         "broadcast": {"root": draw(st.integers(0, 1))},
     }[name]
@@ -105,6 +110,7 @@ def test_groups_of_four(tmp_path):
         ("reduce_scatter", (4,), F32, {"kind": "min", "dim": 0, "count": 2, "groups": [[3, 0], [1, 2]]}),
         ("all_to_all", (4,), I64, {"split_dimension": 0, "concat_dimension": 0, "split_count": 4}),
         ("permute", (2,), F32, {"pairs": [[0, 1], [1, 2], [2, 3], [3, 0]]}),
+        ("exchange", (8, 2), F32, {"sizes": [[1, 0, 2, 3], [0, 0, 0, 0], [2, 2, 2, 2], [0, 5, 1, 1]]}),
     ]
     check(cases, tmp_path, count=4)
 
@@ -127,14 +133,33 @@ def test_constants_differ(tmp_path):
 
 def test_gradients(tmp_path):
     """Each rank's own part, as in torch_xla."""
-    for rank, found in enumerate(ranks(jobs.gradients, directory=tmp_path)):
-        total, product, least, most, gathered, multiplied = found
+    results = ranks(jobs.gradients, directory=tmp_path)
+    check_synced(*(found[-6:] for found in results))
+    for rank, found in enumerate(results):
+        total, product, least, most, gathered, multiplied, *_ = found
         assert total == [0.5, 0.5]
         assert product == [0.5 * (2 - rank), 0.5 * (1 + rank)]
         assert least == [0.5 * (rank == 0), 0.5 * (rank == 1)] and most == [0.5 * (rank == 1), 0.5 * (rank == 0)]
         assert gathered == [2.0 + rank]
         whole = np.array([[1.0, 2.0], [1.0, 2.0]]) @ (np.arange(4.0).reshape(2, 2) * (rank + 1))
         assert multiplied == whole.tolist()
+
+
+def check_synced(first, second):
+    """SyncBatchNorm on two processes against BatchNorm on the whole batch; its variance is the biased one."""
+    x = jobs.batch_of_all().requires_grad_()
+    norm = torch.nn.BatchNorm1d(3, momentum=0.3)
+    y = norm(x)
+    (y.square() * x).sum().backward()
+    assert_close = torch.testing.assert_close
+    assert_close(torch.cat([first[0], second[0]]), y.detach())
+    assert_close(torch.cat([first[1], second[1]]), x.grad, rtol=1e-4, atol=1e-5)
+    assert_close(first[2] + second[2], norm.weight.grad, rtol=1e-4, atol=1e-5)
+    running = torch.stack([norm.running_mean, 0.7 + 0.3 * x.detach().var((0, 2), unbiased=False)])
+    for found in (first, second):
+        assert_close(torch.stack(found[3:5]), running)
+    shown = (x.detach() - running[0, :, None]) / (running[1, :, None] + 1e-5).sqrt()
+    assert_close(torch.cat([first[5], second[5]]), shown)
 
 
 def test_meetings(tmp_path, capfd):

@@ -9,16 +9,19 @@ from surestep.parallel.launcher import ProcessFailed
 
 
 @pytest.mark.parametrize(
-    ("kind", "style"), [("mlp", "step"), ("mlp", "print"), ("cnn", "plain"), ("mlp", "compile"), ("transformer", "step")]
+    ("kind", "style"),
+    [("mlp", "step"), ("mlp", "print"), ("cnn", "plain"), ("mlp", "compile"), ("mlp", "compile on one"), ("transformer", "step")],
 )
 def test_it_is_one_process_on_the_whole_batch(tmp_path, kind, style):
-    steps, size = 10, 8
+    steps, size = 10 if style == "print" else 50, 8
     expected, losses = jobs.train_alone(kind, steps, size)
     first, second = ranks(jobs.train, kind, steps, size, style, directory=tmp_path)
     for alone, a, b in zip(expected, first[0], second[0], strict=True):
         torch.testing.assert_close(a, alone, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
     assert [(a + b) / 2 for a, b in zip(first[1], second[1], strict=True)] == pytest.approx(losses, rel=1e-4)
+    replays = [steps - 4 if style == "compile" or (style == "compile on one" and rank == 0) else 0 for rank in range(2)]
+    assert [first[2]["replays"], second[2]["replays"]] == replays  # whatever the other does
     # one program a step, and the few that compare the replicas; the rank that prints its loss may cut where the others don't
     checks = second[2]["boundaries"]["the replicas were compared"]
     assert second[2]["runs"] == steps + checks and checks == 3

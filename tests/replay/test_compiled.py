@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import surestep
+import surestep.torch_xla.core.xla_model as xm
 
 SCALE = 1.0
 
@@ -49,6 +50,22 @@ def test_a_replay_is_one_run_and_no_recording(net):
     found = counted(step, value, calls=5)
     assert (found.run.count, found.replays, found.steps, found.compile.count) == (5, 5, 5, 0)
     assert not found.boundaries and not found.implicit
+
+
+@pytest.mark.parametrize("call", [xm.optimizer_step, lambda optimizer: xm.optimizer_step(optimizer=optimizer, barrier=True)])
+def test_the_step_of_torch_xla(call, net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    @surestep.compile
+    def step(value):
+        optimizer.zero_grad()
+        net(value).square().sum().backward()
+        call(optimizer)
+
+    value = x()
+    for _ in range(3):
+        step(value)
+    assert counted(step, value, calls=5).replays == 5
 
 
 @pytest.mark.parametrize(

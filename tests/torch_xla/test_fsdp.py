@@ -45,7 +45,7 @@ def check(case, found):
     for rank in found:
         assert rank["norms"] == pytest.approx(norms, rel=1e-4)
         programs = 2 if options.get("mark_step_on_finalization") else 1  # a step
-        assert rank["counts"] == (programs * jobs.STEPS, programs), case
+        assert rank["counts"] == (programs * jobs.steps(kind), programs), case
     model = jobs.network(kind).eval()
     model.load_state_dict(whole)
     torch.testing.assert_close(found[0]["evaluated"], model(jobs.batches(kind)[0][0]).detach(), rtol=1e-4, atol=1e-5)
@@ -63,7 +63,7 @@ def test_four_processes(tmp_path):
     for group in groups:  # each is a training of its own
         states = [results[rank]["state"] for rank in group]
         whole = consolidate_sharded_state_dicts(states, results[group[0]]["metadata"])
-        expected, _ = jobs.alone("mlp")
+        expected, _ = jobs.alone("frozen")
         for name, value in expected.items():
             torch.testing.assert_close(whole[name], value, rtol=1e-4, atol=1e-5)
     for found in results:  # parameters, gradients and momentum: a fourth of each
@@ -245,7 +245,15 @@ class TestOneProcess:
             ),
             ({"sharding_world_size": 2}, ValueError, r"sharding_world_size=2, and it is 1 of rank 0 with 1 process"),
             ({"sharding_groups": [[0, 1]], "sharding_rank": 0, "sharding_world_size": 2}, ValueError, "name replicas that aren't there"),
+            ({"sharding_groups": 3, "sharding_rank": 0, "sharding_world_size": 1}, TypeError, r"must be lists of replicas' ordinals"),
             ({"no_such_option": 1}, TypeError, "no_such_option"),
+            *(
+                ({"auto_wrap_policy": policy}, TypeError, r"can't be called with module=, .*transformer_layer_cls={\.\.\.}")
+                for policy in (nn.Linear, {nn.Linear}, "always", wrap.transformer_auto_wrap_policy, lambda layer: True)
+            ),
+            ({"auto_wrap_policy": wrap.always_wrap_policy, "auto_wrapper_callable": "x"}, TypeError, "auto_wrapper_callable='x' can't be"),
+            ({"param_init_fn": 3}, TypeError, "param_init_fn=3 can't be called"),
+            *(({"_shard_size_multiple": size}, ValueError, "a whole number of elements, from 1 on") for size in (0, "a")),
         ],
     )
     def test_wrong_options(self, options, error, message):
@@ -258,6 +266,7 @@ class TestOneProcess:
             (lambda: XlaFullyShardedDataParallel(nn.Linear(1, 1)), {}, "already"),
             (lambda: nn.ModuleList([nn.Linear(1, 1)]), {}, r"ModuleList has no forward\(\)"),
             (lambda: nn.Sequential(XlaFullyShardedDataParallel(nn.Linear(1, 1))), {"auto_wrap_policy": wrap.always_wrap_policy}, "use the"),
+            *((lambda given=given: given, {}, "takes a module, and this is") for given in ("x", None, nn.Linear)),
             (lambda: nn.Linear(1, 1).double(), {}, "only float32 parameters can be sharded: weight is torch.float64"),
         ],
     )

@@ -39,6 +39,11 @@ def test_an_error_is_the_functions_own():
         launch(lambda index: {}["mine"])
 
 
+def test_no_function_is_said():
+    with pytest.raises(TypeError, match="the function that each process calls, and this is 'train'"):
+        launch("train")
+
+
 def test_wrappers():
     model = xmp.MpModelWrapper(torch.nn.Linear(1, 1)).to("xla")
     assert model.weight.device.type == "xla"

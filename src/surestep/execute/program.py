@@ -88,7 +88,10 @@ class ReplicaProgram(Program):
         return self.sent
 
     def __call__(self, leaves: Sequence[Any], floats: Any, ints: Any) -> Sequence[Any]:
-        """As ``Program``."""
+        """As ``Program``; numbers that aren't ``with_numbers``' are this process's own, without the 0."""
+        if not isinstance(ints, jax.Array) or ints.is_fully_addressable:
+            floats = _labelled(floats)
+            ints = _labelled(numbers_to_device(np.append(np.asarray(ints), 0), self.where))
         given = [_labelled(leaf) if leaf.is_fully_addressable else leaf for leaf in leaves]
         return super().__call__(given, floats, ints)
 

@@ -101,10 +101,18 @@ def add_step_closure(closure: Callable[..., Any], args: tuple = (), run_async: b
 
     With ``run_async`` it is called on another thread, one such closure after the other.
     """
+    if not callable(closure):
+        raise TypeError(f"add_step_closure takes a function to be called later, and its arguments in args=; this is {closure!r}")
     with _lock:
         (_asynchronous if run_async else _closures).append(lambda: closure(*args))
     if watched_closures is not None:
         watched_closures.append((closure, args, run_async))
+
+
+def at_next_boundary(function: Callable[[], Any]) -> None:
+    """As a step closure, of which who watches doesn't hear: a replay does without it what it does."""
+    with _lock:
+        _closures.append(function)
 
 
 def closures_wait() -> bool:

@@ -8,6 +8,7 @@ don't, its programs are others, and round otherwise. So a small difference is no
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from surestep import settings
 from surestep.execute.world import replica
-from surestep.loop.boundaries import add_step_closure, in_step
+from surestep.loop.boundaries import at_next_boundary, in_step
 from surestep.observe.events import Cause
 from surestep.parallel.collectives import Members, all_gather
 from surestep.tensor import devices
@@ -36,11 +37,16 @@ def _due(steps: int) -> bool:
 
 
 def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    stepped(optimizer)
+
+
+def stepped(optimizer: torch.optim.Optimizer) -> None:
+    """An optimizer has stepped: its parameters are compared if it is time, at the end of the ``step()`` that is open."""
     steps = _steps[optimizer] = _steps.get(optimizer, 0) + 1
     if not _due(steps) or not settings.on("SURESTEP_CHECK_REPLICAS"):
         return
     if in_step():
-        add_step_closure(compare, (optimizer, steps))
+        at_next_boundary(partial(compare, optimizer, steps))
     else:
         compare(optimizer, steps)
 

@@ -85,6 +85,8 @@ class ParallelLoader:
     ):
         self._cpu_loader = cpu_loader
         self._devices = [torch.device(device) for device in devices]
+        if batches_per_execution < 1:
+            raise ValueError(f"batches_per_execution={batches_per_execution}: there is a boundary every so many batches, from 1 on")
         self._batches_per_execution = batches_per_execution
         size = max(1, min(loader_prefetch_size, device_prefetch_size))
         buffers = [Buffer(size) for _ in self._devices]

@@ -23,8 +23,11 @@ def reduce_gradients(optimizer: torch.optim.Optimizer, groups: list[list[int]] |
     """Replaces each gradient by its mean over all replicas, of its group if there are groups. With one replica it is that already.
 
     Raises:
+        TypeError: It is no optimizer.
         RuntimeError: A parameter is sharded. Its gradient is a part of the mean already, and that of another part on each replica.
     """
+    if not hasattr(optimizer, "param_groups"):
+        raise TypeError(f"an optimizer is expected, with its param_groups, and this is a {type(optimizer).__name__}")
     if any(getattr(p, "_is_sharded", False) for group in optimizer.param_groups for p in group["params"]):
         raise RuntimeError(
             "the optimizer's parameters are sharded, and their gradients were reduced in the backward pass: write "

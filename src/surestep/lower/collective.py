@@ -215,6 +215,7 @@ FUNCTIONS = {
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _each(_exchanged),
+    "exchange": _each(lambda value, lengths, groups: _exchanged(value, 0, 0, groups)),
     "collective_permute": _each(_permuted),
     "broadcast": _broadcast,
     "send": _broadcast,  # to one other

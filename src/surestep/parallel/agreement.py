@@ -2,10 +2,11 @@
 
 What lies between collectives may differ, and so may the programs in which they are run: one process reads a value between two of them, the
 others don't. What must agree is their sequence, in each group of processes. A collective that follows what it followed before goes without
-a word, so that a steady loop pays nothing. Of any other each process writes to the store what it is. Before a program that begins with such
-a one is run, the others' word is waited for; what comes later in a program is compared once the program is running, since others may
-be about to run the first part of it alone. A thread looks at the store from time to time: it compares too, answers for what went without
-a word, and ends the process where the main thread waits inside XLA.
+a word, so that a steady loop pays nothing. Of any other each process writes to the store what it is, and how far its program goes. Before a
+program with such ones is run the others are waited for, until they have come to the program in which its first collective is. No more can
+be waited for: theirs may be shorter, and need this one to be run. But whoever comes last to a collective finds the others' word, so that
+none that differs is begun. A thread looks at the store from time to time: it answers for what went without a word, and ends the process
+where the main thread waits inside XLA.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -46,8 +48,9 @@ class Note(NamedTuple):
 class _State(NamedTuple):
     """What a process says of itself in the store."""
 
+    counts: dict[Group, int]  # how many collectives it has had, those of the program that it is about to run among them
     asked: tuple[tuple[Group, int], ...] = ()  # the collectives of which it wants the others' word
-    ended: dict[Group, int] | None = None  # how many collectives it has had, when it has ended
+    ended: bool = False
     failure: str | None = None
 
 
@@ -92,7 +95,8 @@ class Agreement:
         self.raised = threading.Event()
         self.lock = threading.Lock()
         self.over = threading.Event()
-        self.say(_State())
+        self.told = _State({})
+        self.say()
         self.thread = threading.Thread(target=self._look, name="surestep agreement", daemon=True)
         self.thread.start()
 
@@ -104,26 +108,38 @@ class Agreement:
         self.settle()
         asked = []
         with self.lock:
-            for note in notes:
-                stream = self.streams.setdefault(note.group, _Stream())
+            streams = [self.streams.setdefault(note.group, _Stream()) for note in notes]
+            first = streams[0].count
+            for note, stream in zip(notes, streams, strict=True):
                 if not stream.foreseen(note):
                     asked.append((note.group, stream.count - 1))
-        if not asked:
-            return
-        for group, number in asked:
-            self._write(group, number)
-        self.say(_State(asked=tuple(asked)))
-        stream = self.streams[notes[0].group]
-        at_once = asked[0] == (notes[0].group, stream.count - sum(note.group == notes[0].group for note in notes))
-        self.pending = asked
-        if at_once:
-            self._wait(*asked[0])
-            self.pending = asked[1:]
+        if asked:
+            for group, number in asked:
+                self._write(group, number)
+            self.say(asked=tuple(asked))
+            self.pending = asked
+            self._meet(notes[0].group, first)
+
+    def _meet(self, group: Group, first: int) -> None:
+        """Waits until all in the group have come to their program with its collective ``first``; compares what there is to be compared."""
+        states: dict[int, _State] = {}
+
+        def missing() -> list[int]:
+            states.update(self._states())
+            return [rank for rank in group if states[rank].counts.get(group, 0) <= first]
+
+        self._wait_until_none(missing, self.streams[group].at(first).what)
+        self.pending = [
+            (group, number)
+            for group, number in self.pending
+            if not self._compared(group, number, [rank for rank in group if states[rank].counts.get(group, 0) > number])
+        ]
 
     def settle(self) -> None:
         """Waits for the others' word about what is running already."""
         while self.pending:
-            self._wait(*self.pending[0])
+            group, number = self.pending[0]
+            self._compared(group, number, group)
             self.pending = self.pending[1:]
 
     def _key(self, group: Group, number: int, rank: int) -> str:
@@ -139,19 +155,26 @@ class Agreement:
             note = self.streams[group].at(number)
         self.store.set(self._key(group, number, self.rank), _packed(note))
 
-    def _wait(self, group: Group, number: int) -> None:
-        keys = {rank: self._key(group, number, rank) for rank in group}
+    def _compared(self, group: Group, number: int, ranks: Sequence[int]) -> bool:
+        """Waits for the word of some in the group, and compares; whether these are all."""
+        keys = {rank: self._key(group, number, rank) for rank in ranks}
+        self._wait_until_none(
+            lambda: [] if self.store.check(list(keys.values())) else [rank for rank, key in keys.items() if not self.store.check([key])],
+            self.streams[group].at(number).what,
+        )
+        self._compare(number, keys)
+        self.look_for_error()
+        return len(keys) == len(group)
+
+    def _wait_until_none(self, missing: Callable[[], list[int]], what: str) -> None:
         start, said = time.monotonic(), 0.0
-        while not self.store.check(list(keys.values())):
+        while ranks := missing():
             self.look_for_error()
             waited = time.monotonic() - start
             if waited > said + SILENCE:
                 said = waited
-                missing = [rank for rank, key in keys.items() if not self.store.check([key])]
-                _say(f"rank {self.rank} has waited {waited:.0f} s for rank(s) {missing}: {self.streams[group].at(number).what}")
+                _say(f"rank {self.rank} has waited {waited:.0f} s for rank(s) {ranks}: {what}")
             time.sleep(min(0.02, 0.0005 + waited / 10))
-        self._compare(number, keys)
-        self.look_for_error()
 
     def _compare(self, number: int, keys: dict[int, str]) -> None:
         notes = {rank: Note(*pickle.loads(self.store.get(key))) for rank, key in keys.items()}
@@ -163,14 +186,21 @@ class Agreement:
         """``Disagreement`` if there is one."""
         if self.error is not None:
             self.raised.set()
-            self.say(_State(failure=self.error))
+            self.say(failure=self.error)
             raise Disagreement(self.error)
 
     # The others
 
-    def say(self, state: _State) -> None:
-        """Tells the others about this process."""
-        self.store.set(f"state/{self.rank}", _packed(state))
+    def say(self, **changes: Any) -> None:
+        """Tells the others about this process: how far it is, and what changes."""
+        with self.lock:
+            counts = {group: stream.count for group, stream in self.streams.items()}
+            self.told = self.told._replace(counts=counts, **changes)
+            self.store.set(f"state/{self.rank}", _packed(self.told))
+
+    def _states(self) -> dict[int, _State]:
+        found = self.store.multi_get([f"state/{rank}" for rank in self.everybody])
+        return {rank: _State(*pickle.loads(state)) for rank, state in enumerate(found)}
 
     def _look(self) -> None:
         keys = [f"state/{rank}" for rank in self.everybody]
@@ -180,28 +210,35 @@ class Agreement:
             try:
                 if not self.store.check(keys):
                     continue
-                states = {rank: _State(*pickle.loads(self.store.get(key))) for rank, key in zip(self.everybody, keys, strict=True)}
+                self._consider(self._states())
             except dist.DistError:
                 return  # the launcher has gone, and its store with it
-            states.pop(self.rank)
-            self._consider(states)
         if not self.raised.wait(GRACE):  # the main thread waits inside XLA, where no exception reaches it
             _say(f"rank {self.rank}: {self.error}")
             sys.stdout.flush()
             os._exit(1)
 
     def _consider(self, states: dict[int, _State]) -> None:
+        del states[self.rank]
         for rank, state in states.items():
             if state.failure is not None:
                 self.error = self.error or f"rank {rank} has failed: {state.failure}"
             for group, number in state.asked:
-                if self.rank in group and group in self.streams and self.streams[group].count > number:
-                    self._write(group, number)
-                    keys = {other: self._key(group, number, other) for other in (rank, self.rank)}
-                    if self.store.check(list(keys.values())):
-                        self._compare(number, keys)
-            if state.ended is not None:
-                self._outlived(rank, state.ended)
+                if self.rank in group and group in self.streams:
+                    self._answer(rank, group, number)
+            if state.ended:
+                self._outlived(rank, state.counts)
+
+    def _answer(self, rank: int, group: Group, number: int) -> None:
+        """To another's question about a collective: what it is here, or that this process isn't there."""
+        count, told = self.streams[group].count, self.told.counts.get(group, 0)
+        if count > number:
+            self._write(group, number)
+            keys = {other: self._key(group, number, other) for other in (rank, self.rank)}
+            if self.store.check(list(keys.values())):
+                self._compare(number, keys)
+        if told <= number and told != count:
+            self.say()
 
     def _outlived(self, rank: int, ended: dict[Group, int]) -> None:
         for group, stream in self.streams.items():
@@ -220,7 +257,7 @@ class Agreement:
             if failure is None:
                 self._wait_for_all()
             else:
-                self.say(_State(failure=failure))
+                self.say(failure=failure)
         finally:
             self.raised.set()
             self.over.set()
@@ -228,20 +265,9 @@ class Agreement:
 
     def _wait_for_all(self) -> None:
         self.settle()
-        self.say(_State(ended={group: stream.count for group, stream in self.streams.items()}))
-        keys = [f"state/{rank}" for rank in self.everybody]
-        start, said = time.monotonic(), 0.0
-        while True:
-            self.look_for_error()
-            states = [_State(*pickle.loads(self.store.get(key))) for key in keys]
-            if all(state.ended is not None for state in states):
-                return
-            waited = time.monotonic() - start
-            if waited > said + SILENCE:
-                said = waited
-                missing = [rank for rank, state in zip(self.everybody, states, strict=True) if state.ended is None]
-                _say(f"rank {self.rank} has ended, and has waited {waited:.0f} s for rank(s) {missing} to end")
-            time.sleep(0.02)
+        self.say(ended=True)
+        self._wait_until_none(lambda: [rank for rank, state in self._states().items() if not state.ended], "this process has ended")
+        self.look_for_error()
 
 
 def _packed(value: tuple) -> Any:

@@ -29,22 +29,41 @@ def install() -> None:
 
 
 def _normalized(module: nn.SyncBatchNorm, x: torch.Tensor, members: Members) -> torch.Tensor:
-    """By the mean and variance of all processes' batches together, which may be of different sizes."""
+    """By the mean and variance of all processes' batches together."""
     module._check_input_dim(x)
     module._check_non_zero_input_channels(x)
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    axes = [axis for axis in range(x.ndim) if axis != 1]
-    shape = [-1 if axis == 1 else 1 for axis in range(x.ndim)]
-    own = torch.full((1,), x.numel() // x.shape[1], dtype=wide.dtype, device=x.device)
-    *sums, count = _Sum.apply(members, torch.cat([wide.sum(axes), own])).split([x.shape[1], 1])
-    mean = sums[0] / count
-    centered = wide - mean.view(shape)
-    variance = _Sum.apply(members, centered.square().sum(axes)) / count
+    mean, variance, count = moments(x, members)
     _track(module, mean.detach(), (variance * count / (count - 1)).detach())
-    result = centered * torch.rsqrt(variance + module.eps).view(shape)
-    if module.affine:
-        result = result * module.weight.view(shape) + module.bias.view(shape)
+    return normalized(x, mean, variance, module)
+
+
+def moments(x: torch.Tensor, members: Members) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of each channel (dimension 1) the mean and the variance, ``[C]``, of all processes' batches together, which may be of different
+    sizes; and how many values of a channel there are, ``[1]``. In float32 at least.
+    """
+    wide = _wide(x)
+    axes = [axis for axis in range(x.ndim) if axis != 1]
+    own = torch.full((1,), x.numel() // x.shape[1], dtype=wide.dtype, device=x.device)
+    total, count = _Sum.apply(members, torch.cat([wide.sum(axes), own])).split([x.shape[1], 1])
+    mean = total / count
+    return mean, _Sum.apply(members, (wide - _along(mean, x)).square().sum(axes)) / count, count
+
+
+def normalized(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, module: Any) -> torch.Tensor:
+    """The batch, normalized by each channel's mean and variance, and by the module's weight and bias where it has them."""
+    result = (_wide(x) - _along(mean, x)) * _along(torch.rsqrt(variance + module.eps), x)
+    if module.weight is not None:
+        result = result * _along(module.weight, x) + _along(module.bias, x)
     return result.to(x.dtype)
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _along(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """A number a channel, beside the batch."""
+    return values.view([-1 if axis == 1 else 1 for axis in range(x.ndim)])
 
 
 @torch.no_grad()

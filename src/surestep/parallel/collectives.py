@@ -5,6 +5,7 @@ Where this process is alone none of them is recorded; each is what it is for one
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -65,7 +66,10 @@ class Members:
 def _checked(groups: Groups, size: int) -> tuple[tuple[int, ...], ...] | None:
     if not groups:
         return None
-    found = tuple(tuple(int(ordinal) for ordinal in group) for group in groups)
+    try:
+        found = tuple(tuple(int(ordinal) for ordinal in group) for group in groups)
+    except (TypeError, ValueError):
+        raise TypeError(f"groups={groups!r} must be lists of replicas' ordinals, as in [[0, 1], [2, 3]]") from None
     named = sorted(ordinal for group in found for ordinal in group)
     if named and not 0 <= named[0] <= named[-1] < size:
         raise ValueError(f"groups={[list(group) for group in found]} name replicas that aren't there: there are {size}, from 0 on")
@@ -241,10 +245,41 @@ def all_to_all(tensor: torch.Tensor, split: int, concat: int, members: Members) 
     return together("all_to_all", [tensor], (split, concat), members, [sizes])[0]
 
 
+def exchange(parts: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]], members: Members) -> list[torch.Tensor]:
+    """Part ``i`` goes to member ``i``, and what comes from member ``i`` is of shape ``shapes[i]``. They may all be of different sizes: two
+    members know of their two parts, and of no others; so each two exchange theirs, padded to one size. All go through the pairs in one
+    order, so that none waits for another that waits for it.
+    """
+    if not len(parts) == len(shapes) == members.size:
+        raise ValueError(f"all_to_all: {len(parts)} part(s) to send and {len(shapes)} to get, for {members.size} process(es)")
+    own, found = members.position, list(parts)
+    if parts[own].numel() != math.prod(shapes[own]):
+        raise ValueError(
+            f"all_to_all: this process's part for itself is of shape {list(parts[own].shape)}, and {list(shapes[own])} is to come"
+        )
+    for place in sorted(range(members.size), key=lambda place: members.group[place]):
+        if place != own:
+            found[place] = _swapped(parts[place].reshape(-1), math.prod(shapes[place]), sorted((members.group[own], members.group[place])))
+    return [part.reshape(shape) for part, shape in zip(found, shapes, strict=True)]
+
+
+def _swapped(part: torch.Tensor, count: int, pair: Sequence[int]) -> torch.Tensor:
+    """The other's part, of ``count`` elements, for this process's: both ``[N]``."""
+    members = Members(only=pair)
+    mine, size = members.position, max(len(part), count)
+    padded = torch.nn.functional.pad(part, (0, size - len(part)))
+    rows = torch.stack([padded, padded])  # the one goes to the other, and one stays
+    lengths = (len(part), count) if mine == 0 else (count, len(part))
+    return together("exchange", [rows], (lengths,), members)[0][1 - mine][:count]
+
+
 def collective_permute(tensor: torch.Tensor, pairs: Sequence[Sequence[int]]) -> torch.Tensor:
     """The value of the process that sends to this one; zeros where none does."""
     size = replica().size
-    found = tuple((int(source), int(target)) for source, target in pairs)
+    try:
+        found = tuple((int(source), int(target)) for source, target in pairs)
+    except (TypeError, ValueError):
+        raise TypeError(f"collective_permute: {pairs!r} must be pairs of a source and a target, as in [[0, 1], [1, 0]]") from None
     for source, target in found:
         if not (0 <= source < size and 0 <= target < size):
             raise ValueError(f"collective_permute: pair ({source}, {target}) names a replica that isn't there: there are {size}, from 0 on")

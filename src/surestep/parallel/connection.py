@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from surestep.execute.world import is_spmd, world
 from surestep.observe import events
+from surestep.parallel import addresses, runs
 from surestep.trace.recorder import Recorder
 
 _PATIENCE = timedelta(minutes=10)  # for all processes to come as far as their first use of the device
@@ -22,9 +23,10 @@ _PATIENCE = timedelta(minutes=10)  # for all processes to come as far as their f
 
 @functools.cache
 def store() -> dist.Store:
-    """What all processes can write to and read from. It outlives each of them where a launcher keeps it."""
+    """What all processes of this run can write to and read from. It outlives each of them where a launcher keeps it."""
     found, _, _ = next(dist.rendezvous("env://", timeout=_PATIENCE))
-    return dist.PrefixStore("surestep", found)
+    ours = dist.PrefixStore("surestep", found)
+    return dist.PrefixStore(runs.named(ours, world(), _PATIENCE), ours)
 
 
 def connect() -> None:
@@ -36,6 +38,7 @@ def connect() -> None:
 
     # It would catch SIGTERM, by which a launcher ends the others when one has failed.
     jax.config.update("jax_enable_preemption_service", False)
+    addresses.tell_gloo(store(), place)
     if place.rank == 0:
         store().set("coordinator", f"{os.environ['MASTER_ADDR']}:{_free_port()}")
     jax.distributed.initialize(

@@ -40,7 +40,10 @@ def launch(fn: Callable[..., Any], args: tuple = (), start_method: str = "spawn"
     Raises:
         ProcessFailed: One has failed; the message has its rank and its traceback. The others were ended.
         RuntimeError: The device was used already in this process, which is to start others.
+        TypeError: ``fn`` can't be called.
     """
+    if not callable(fn):
+        raise TypeError(f"launch takes the function that each process calls, and this is {fn!r}")
     if world() != ALONE:
         in_place(fn, args)
     elif debug_single_process:

@@ -144,6 +144,7 @@ class ProcessGroupXla(_Base):
 
     def _allgather_base(self, output: torch.Tensor, value: torch.Tensor, opts: Any = None) -> dist.Work:
         """Into one tensor, one after the other."""
+        _check_count("all_gather", "output", output, self.size() * value.numel())
         _fill([output], [torch.stack(tuple(self._all(value))).reshape(output.shape)])
         return Done(output)
 
@@ -152,6 +153,10 @@ class ProcessGroupXla(_Base):
         for output, value in zip(outputs, inputs, strict=True):
             self._allgather_base(output, value)
         return Done(outputs)
+
+    def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> dist.Work:
+        """Several tensors; ``outputs`` has a list of them a process."""
+        return self.allgather(list(map(list, zip(*outputs, strict=True))), inputs)
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> dist.Work:
         """One tensor a process, on the root. All processes get them: the device has no cheaper way."""
@@ -171,15 +176,18 @@ class ProcessGroupXla(_Base):
         return Done(outputs)
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> dist.Work:
-        """To each process the reduction of its place in all lists."""
+        """To each process the reduction of its place in all lists; or of its part, where a list is one tensor of all parts."""
         for output, values in zip(outputs, inputs, strict=True):
-            self._scattered(output, torch.stack(_on_device(values)), opts)
+            self._reduce_scatter_base(output, torch.cat([value.reshape(-1) for value in _on_device(values)]), opts)
         return Done(outputs)
 
     def _reduce_scatter_base(self, output: torch.Tensor, value: torch.Tensor, opts: Any = None) -> dist.Work:
         """To each process its part of the reduction."""
         (given,) = _on_device([value])
-        self._scattered(output, given.reshape(self.size(), *output.shape), opts)
+        _check_count("reduce_scatter", "input", given, self.size() * output.numel())
+        kind, scale = _reduction(dist.ReduceOp.SUM if opts is None else opts.reduceOp, self.size())
+        (part,) = collectives.reduce_scatter(kind, [given.reshape(self.size(), *output.shape)], 0, self.members, scale)
+        _fill([output], [part[0]])
         return Done(output)
 
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
@@ -188,26 +196,21 @@ class ProcessGroupXla(_Base):
             self._reduce_scatter_base(output, value, opts)
         return Done(outputs)
 
-    def _scattered(self, output: torch.Tensor, stacked: torch.Tensor, opts: Any) -> None:
-        kind, scale = _reduction(dist.ReduceOp.SUM if opts is None else opts.reduceOp, self.size())
-        (part,) = collectives.reduce_scatter(kind, [stacked], 0, self.members, scale)
-        _fill([output], [part[0]])
-
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> dist.Work:
-        """Tensor ``i`` goes to process ``i``; all of one shape."""
-        if len({tuple(tensor.shape) for tensor in (*inputs, *outputs)}) > 1:
-            raise NotImplementedError("all_to_all of tensors of different shapes: pad them to one shape")
-        _fill(outputs, collectives.all_to_all(torch.stack(_on_device(inputs)), 0, 0, self.members).unbind(0))
+        """Tensor ``i`` goes to process ``i``; they may be of different shapes."""
+        _fill(outputs, collectives.exchange(_on_device(inputs), [output.shape for output in outputs], self.members))
         return Done(outputs)
 
     def alltoall_base(
         self, output: torch.Tensor, value: torch.Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
     ) -> dist.Work:
-        """Part ``i`` goes to process ``i``; all of one size."""
-        if len(set(output_splits)) > 1 or len(set(input_splits)) > 1:
-            raise NotImplementedError("all_to_all_single with parts of different sizes: pad them to one size")
-        _fill([output], [collectives.all_to_all(_on_device([value])[0], 0, 0, self.members)])
-        return Done(output)
+        """Part ``i`` along the first dimension goes to process ``i``: so many rows as the splits say, else all of one size."""
+        (given,) = _on_device([value])
+        if not output_splits and not input_splits:
+            _check_count("all_to_all_single", "output", output, given.numel())
+            _fill([output], [collectives.all_to_all(given, 0, 0, self.members)])
+            return Done(output)
+        return self.alltoall(_parts(output, output_splits, self.size()), _parts(given, input_splits, self.size()), opts)
 
     # PyTorch 2.13's own functions call these names; its C++, and later versions, those above.
     all_gather_single = _allgather_base
@@ -215,6 +218,12 @@ class ProcessGroupXla(_Base):
     reduce_scatter_single = _reduce_scatter_base
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
     all_to_all_single = alltoall_base
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """What is recorded is one program in any case."""
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        return Done(None)
 
     def send(self, tensors: Tensors, target: int, tag: int = 0) -> dist.Work:
         """To one other, which receives at the same place of its own sequence."""
@@ -253,6 +262,21 @@ def _reduction(op: Any, size: int) -> tuple[str, float]:
     if kind is None:
         raise NotImplementedError(f"the process group 'xla' has no {op}: it has SUM, AVG, PRODUCT, MIN, MAX, BAND and BOR")
     return kind, 1 / size if op == dist.ReduceOp.AVG else 1.0
+
+
+def _check_count(name: str, what: str, tensor: torch.Tensor, count: int) -> None:
+    if tensor.numel() != count:
+        raise ValueError(f"{name}: the {what} is of shape {list(tensor.shape)}, {tensor.numel()} element(s), and must have {count}")
+
+
+def _parts(value: torch.Tensor, splits: list[int], size: int) -> Tensors:
+    """Views of the rows that go to each process, or come from it."""
+    rows = value.shape[0]
+    if not splits and rows % size == 0:
+        splits = [rows // size] * size
+    if len(splits) != size or sum(splits) != rows:
+        raise ValueError(f"all_to_all_single: {rows} row(s) can't be split into {splits or 'equal parts'} for {size} processes")
+    return list(value.split(splits))
 
 
 def _on_device(tensors: Sequence[torch.Tensor]) -> Tensors:

@@ -64,6 +64,7 @@ class Taken(NamedTuple):
     roots: list[Any]
     closures: list[tuple[Any, tuple, bool]]  # that were added, their arguments, and whether they run on another thread
     uploads: list[tuple[torch.Tensor, Any]]
+    collectives: list[Any]  # what the processes agree on before the program is run
 
 
 class Watch(TorchFunctionMode):
@@ -133,8 +134,6 @@ class Watch(TorchFunctionMode):
             raise self.problem.alone()
         if recorder.serial != self.serial or any(other.count != count for other, count in zip(self.others, self.before, strict=True)):
             raise NotReplayable("there is a boundary inside, or another device is used")
-        if recorder.collectives:
-            raise NotReplayable("there are collectives inside, which are agreed on with the other processes at each call")
         records = recorder.place.records()
         for record in records:
             if isinstance(record, Call) and any(isinstance(part, HostScalar) for part in tree_leaves((record.arguments, record.keywords))):
@@ -151,6 +150,7 @@ class Watch(TorchFunctionMode):
             self.roots,
             self.closures,
             self.uploads,
+            list(recorder.collectives),
         )
 
 

@@ -44,6 +44,7 @@ class Guards:
         self.sets: dict[int, tuple[set, frozenset, str]] = {}
         self.schedulers: list[Any] = []  # whose step() the call calls
         self.closures = 0  # how many step closures the call adds
+        self.reduces = False  # whether gradients are reduced over the processes, in `xm.optimizer_step`
         self.closed: dict[int, Container[Any]] = {}  # mappings that the call has changed by now, and their keys that it hasn't
         self.kept: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where tensors of the call are kept: a container and a key
 

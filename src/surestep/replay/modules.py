@@ -312,8 +312,8 @@ def library(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Value
             raise NotReplayable("checkpoint(context_fn=...) runs Python of its own")
         options = {"use_reentrant", "preserve_rng_state", "determinism_check", "debug", "context_fn", "early_stop"}
         return calls.call(walk, args[0], args[1:], {name: value for name, value in kwargs.items() if name not in options})
-    if function is optimizer_step and isinstance(args[0], Known):
-        return optimizers.step(walk, args[0])
+    if function is optimizer_step:
+        return optimizers.reduced_step(walk, args, kwargs)
     if function in (dataclasses.fields, dataclasses.is_dataclass) and len(args) == 1 and isinstance(args[0], (Known, New)):
         of = args[0].type if isinstance(args[0], New) else args[0].object
         return Known(function(of), f"the fields of {args[0]}")

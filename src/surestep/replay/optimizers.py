@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from surestep import _compat
+from surestep.execute.world import replica
 from surestep.loop.updates import KINDS, RULES, STEPS, Rule, function_of, only_ours
 from surestep.replay import attributes
 from surestep.replay.values import Known, NotReplayable, Value
@@ -48,6 +49,18 @@ def scheduled_step(walk: Any, function: Any, args: list[Value], kwargs: dict[str
     if not isinstance(optimizer, torch.optim.Optimizer) or args or kwargs:
         raise NotReplayable("optimizer.step is wrapped by something that is not followed")
     return step(walk, Known(optimizer, "the optimizer"))
+
+
+def reduced_step(walk: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``xm.optimizer_step``: the collectives by which it reduces gradients are a part of the program, and announced at each replay."""
+    given = {**dict(zip(("optimizer", "barrier", "optimizer_args", "groups"), args, strict=False)), **kwargs}
+    receiver = given.get("optimizer")
+    if not isinstance(receiver, Known):
+        raise NotReplayable("which optimizer xm.optimizer_step is given, is not known")
+    if replica().size > 1 and given.keys() & {"optimizer_args", "groups"}:
+        raise NotReplayable("xm.optimizer_step is given arguments for the optimizer, or groups of processes")
+    walk.guards.reduces = True
+    return step(walk, receiver)
 
 
 def step(walk: Any, receiver: Known) -> Value:

@@ -19,6 +19,8 @@ from surestep import _compat
 from surestep.execute import host_kernels, spmd, transfer
 from surestep.execute.interrupts import Held
 from surestep.execute.program import Program, numbers_to_device
+from surestep.execute.world import replica
+from surestep.loop import drift
 from surestep.loop.boundaries import add_step_closure, boundary
 from surestep.loop.updates import are_numbers, flags_of, numbers_of
 from surestep.observe import events
@@ -45,6 +47,10 @@ class Plan(Binding):
         super().__init__(recorder, guards, arguments, before, taken, result)
         self.checks = guards.compiled()
         self.modes = mode  # before the call
+        if taken.collectives and not guards.reduces:
+            raise NotReplayable("there are collectives inside that are not those of xm.optimizer_step")
+        self.collectives = taken.collectives
+        self.compared = [optimizer for optimizer, _ in guards.optimizers.values()] if replica().size > 1 else []
         self.runs = 0
         self.same = False  # as the call before
         self.used_up: list[int] = []  # gradients of which nobody else may see what becomes of them
@@ -215,6 +221,8 @@ class Plan(Binding):
         start = time.perf_counter()
         host_kernels.prepare()
         self.recorder.running.check()
+        if self.collectives and self.recorder.agree is not None:
+            self.recorder.agree(self.collectives)
         self.recorder.meet(f"a replayed step of {len(inputs[0])} inputs", None)
         with Held():
             try:
@@ -252,6 +260,8 @@ class Plan(Binding):
             del made[len(made) - len(self.keeps) :]
             for (container, key), tensor in zip(self.keeps, kept, strict=True):
                 container[key] = tensor
+        for optimizer in self.compared:
+            drift.stepped(optimizer)
         result = made[0] if self.single else tree_unflatten(made, self.spec)
         for scheduler in self.guards.schedulers:
             scheduler.step()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         **defaults: For ``optimizer_class``.
 
     Raises:
+        TypeError: No class of optimizers, no dtype, or no number.
         ValueError: A parameter isn't on the device, or a group that isn't possible.
     """
 
@@ -66,6 +68,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         **defaults: Any,
     ):
         self.inited = False
+        _check(optimizer_class, optimizer_dtype, max_norm)
         super().__init__(params, defaults)
         self.optimizer_class = optimizer_class
         self.optimizer_dtype = optimizer_dtype or torch.float32
@@ -234,6 +237,18 @@ class ZeroRedundancyOptimizer(Optimizer):
                 part.copy_(parts[number])
             self._gather(pairs)
             sync()
+
+
+def _check(optimizer_class: Any, optimizer_dtype: Any, max_norm: Any) -> None:
+    if isinstance(optimizer_class, Optimizer) or not callable(optimizer_class):
+        raise TypeError(
+            f"optimizer_class={optimizer_class!r}: a class, of which the optimizer of the parts is made. Write "
+            f"ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=...)"
+        )
+    if optimizer_dtype is not None and not isinstance(optimizer_dtype, torch.dtype):
+        raise TypeError(f"optimizer_dtype={optimizer_dtype!r}: a dtype, such as torch.float32")
+    if max_norm is not None and not isinstance(max_norm, (Real, torch.Tensor)):
+        raise TypeError(f"max_norm={max_norm!r}: a number, to which the norm of the gradients is clipped")
 
 
 def _accumulated(part: Any, dtype: torch.dtype, parameter: torch.Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -65,6 +66,18 @@ class _SizeBased:
 
 
 size_based_auto_wrap_policy = _SizeBased()
+
+
+def check_policy(policy: Any) -> None:
+    """``TypeError`` for what can't be asked about submodules: no function, a class, one whose other arguments aren't set."""
+    try:
+        inspect.signature(policy).bind(module=None, recurse=True, unwrapped_params=0)
+    except TypeError as error:
+        raise TypeError(
+            f"auto_wrap_policy={policy!r} can't be called with module=, recurse= and unwrapped_params=: {error}. Take one of "
+            f"torch_xla.distributed.fsdp.wrap, and set what else it takes by functools.partial: to wrap the layers of some classes, "
+            f"functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={{...}})"
+        ) from None
 
 
 def recursive_wrap(

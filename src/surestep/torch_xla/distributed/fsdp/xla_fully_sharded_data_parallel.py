@@ -68,8 +68,8 @@ class XlaFullyShardedDataParallel(nn.Module):
 
     Raises:
         RuntimeError: The module is wrapped already, or has no ``forward``.
-        TypeError: A parameter isn't float32.
-        ValueError: A dtype or a group that isn't possible.
+        TypeError: No module; a parameter that isn't float32; a policy, or what else is to be called, that can't be.
+        ValueError: A dtype, a group or a size that isn't possible.
     """
 
     gradient_predivide_factor: float
@@ -103,6 +103,11 @@ class XlaFullyShardedDataParallel(nn.Module):
     ):
         options = {name: value for name, value in locals().items() if name not in ("self", "module", "__class__")}
         _check_module(module)
+        for name, function in (("auto_wrapper_callable", auto_wrapper_callable), ("param_init_fn", param_init_fn)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name}={function!r} can't be called")
+        if not isinstance(_shard_size_multiple, int) or _shard_size_multiple < 1:
+            raise ValueError(f"_shard_size_multiple={_shard_size_multiple!r}: a whole number of elements, from 1 on")
         super().__init__()
         if auto_wrap_policy is not None:
             _wrap_children(module, options)
@@ -360,7 +365,9 @@ def _units(module: nn.Module) -> list[XlaFullyShardedDataParallel]:
     return [found for found in module.modules() if isinstance(found, XlaFullyShardedDataParallel)]
 
 
-def _check_module(module: nn.Module) -> None:
+def _check_module(module: Any) -> None:
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"XlaFullyShardedDataParallel takes a module, and this is {module!r}")
     if isinstance(module, XlaFullyShardedDataParallel):
         raise RuntimeError(
             "the module is an XlaFullyShardedDataParallel already. To wrap parts of a module, wrap these first, then the whole"
@@ -376,6 +383,7 @@ def _wrap_children(module: nn.Module, options: dict[str, Any]) -> None:
     if _units(module):
         raise ValueError("auto_wrap_policy for a module of which parts are wrapped already: use the one or the other")
     policy, wrapper = options["auto_wrap_policy"], options["auto_wrapper_callable"] or XlaFullyShardedDataParallel
+    wrap.check_policy(policy)
     own = ("auto_wrap_policy", "auto_wrapper_callable")
     inner = {name: value for name, value in options.items() if name not in own}
     wrap.recursive_wrap(module, policy, wrapper, [], [], only_wrap_children=True, **inner)
@@ -383,7 +391,7 @@ def _wrap_children(module: nn.Module, options: dict[str, Any]) -> None:
 
 def _checked_dtype(name: str, dtype: torch.dtype | None) -> torch.dtype | None:
     if dtype is not None and dtype not in _DTYPES:
-        raise ValueError(f"{name} must be one of {', '.join(map(str, _DTYPES))}, not {dtype}")
+        raise ValueError(f"{name} must be one of {', '.join(map(str, _DTYPES))}, not {dtype!r}")
     return dtype
 
 
