@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 N ?= 1000
 SHARD ?= 0/1
-BENCHMARKS ?= recording scan
+BENCHMARKS ?= recording scan loader processes
 
 .PHONY: venv demo test test-all test-matrix lint format docs bench bench-peer fuzz conformance clean
 
