@@ -89,8 +89,8 @@ def run(program, **variables):
 NETWORK = """
 import torch, surestep
 torch.manual_seed(0)
-model = torch.nn.Sequential(*[torch.nn.Conv2d(16, 16, 3, padding=1) for _ in range(3)]).to("xla")
-x = torch.randn(16, 16, 32, 32).to("xla")
+model = torch.nn.Sequential(*[torch.nn.Conv3d(16, 16, 3, padding=1) for _ in range(3)]).to("xla")
+x = torch.randn(4, 16, 8, 16, 16).to("xla")
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 def train(x):
     optimizer.zero_grad()

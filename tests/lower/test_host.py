@@ -24,7 +24,11 @@ aten = torch.ops.aten
 
 @pytest.fixture(autouse=True, scope="module")
 def prepared():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
     host_kernels.prepare()
+    yield
+    torch.set_num_threads(before)
 
 
 @st.composite
@@ -154,3 +158,17 @@ def test_not_over_several_devices():
     environment = {**os.environ, "XLA_USE_SPMD": "1", "CPU_NUM_DEVICES": "2"}
     done = subprocess.run([sys.executable, "-c", SPLIT], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(("threads", "kind", "called"), [(1, "2d", True), (2, "2d", False), (2, "3d", True), (2, "transposed", True)])
+def test_with_several_threads_only_where_the_difference_is_large(threads, kind, called):
+    sizes = {"2d": ((64, 32, 32, 32), (32, 32, 3, 3)), "3d": ((4, 16, 16, 32, 32), (32, 16, 3, 3, 3))}
+    x, weight = (np.empty(size, np.float32) for size in sizes.get(kind, sizes["2d"]))
+    n = x.ndim - 2
+    options = Convolution((1,) * n, (1,) * n, (1,) * n, kind == "transposed", (0,) * n, 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert host_convolution.faster(x, weight, x, options, gradients=False) is called
+    finally:
+        torch.set_num_threads(before)

@@ -24,11 +24,17 @@ def faster(x: Any, weight: Any, result: Any, options: Any, gradients: bool) -> b
     channels: 0.5 and 0.6; with 38 million: 1.2 to 1.5 and 0.7 to 1.3. Four and eight groups: 0.6 and 0.5; one channel a group: 3.1 and 0.7.
     Transposed, stride 2: 0.9 and 0.04. Three dimensions: 0.12 and 0.07. One dimension: 1.0 to 1.2 and 0.9; kernels of one element: 0.9 to
     1.2 and 0.5. float64: between 0.1 and 3.
+
+    On several threads XLA runs other parts of the program beside its own convolutions, but not beside PyTorch's, and a whole residual
+    network gained nothing: 1.4 times eager's time on two threads, 1.2 with XLA's. So there it is the kinds with the large differences only
+    (forward and backward together 0.1).
     """
     taps = weight.shape[2:]
     operations = 2 * math.prod((x if options.transposed else result).shape) * math.prod(weight.shape[1:])
     depthwise = options.groups > 1 and weight.shape[1] == 1
     windows = len(taps) > 1 and math.prod(taps) > 1
+    if torch.get_num_threads() > 1 and len(taps) < 3 and not options.transposed:
+        return False
     return x.dtype == np.float32 and operations >= _LEAST and not depthwise and (gradients or windows)
 
 
