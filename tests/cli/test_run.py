@@ -127,7 +127,14 @@ def test_a_traceback_begins_in_the_script(tmp_path):
 
 def test_ctrl_c(tmp_path):
     script = written(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
-    running = subprocess.Popen([sys.executable, "-m", "surestep", "run", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        [sys.executable, "-m", "surestep", "run", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # what a shell runs in the background ignores Ctrl-C, these tests for one, and what they start
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert running.stdout.readline() == "ready\n"
     time.sleep(0.1)
     running.send_signal(signal.SIGINT)
