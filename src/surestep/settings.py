@@ -33,8 +33,9 @@ SETTINGS = {
         "with 1, programs on the CPU call PyTorch's kernels where those were measured faster; read when a program is compiled",
     ),
     "SURESTEP_KEEP_MEMORY": Setting(
-        ("1", "0"),
-        "with 1, memory that programs on the CPU have freed is kept for the next; read when the device is first used",
+        ("0", "1"),
+        "with 1, memory that programs on the CPU have freed is kept for the next: large steps take less time, small ones more; read when "
+        "the device is first used",
     ),
     "SURESTEP_VERIFY_REPLAY": Setting(("0", "1"), "with 1, each replayed step of `surestep.compile` is run in Python too, and compared"),
 }
