@@ -152,12 +152,10 @@ class Recorder:
         self.leaves.append(array)
         self.leaf_layouts.append(layout)
         self.owners.append(weakref.ref(storage))
-        edge = self.place.edges.get(key) or self.exact(key, lambda: (Leaf(layout, mesh), None))
-        self.place = edge.place
-        self.count += 1
+        value = self.simple(key, lambda: Leaf(layout, mesh))
         storage.serial = self.serial
-        storage.ref = edge.ref
-        return edge.ref
+        storage.ref = value
+        return value
 
     def repair(self) -> None:
         """After any exception while something was recorded, an interrupt among them: what was noted for an operation that the trace didn't
