@@ -159,6 +159,8 @@ class CompiledFunction:
                 taken = watch.taken()
                 plan = Plan(watch.recorder, guards, arguments, before, taken, result, mode)
             except NotReplayable:
+                if arguments.key not in self.failures:
+                    raise  # a first call makes what stays, such as an optimizer's state: that the next one doesn't make anew
                 gc.collect()  # what hangs in reference cycles is nobody's output
                 taken = watch.taken()
                 plan = Plan(watch.recorder, guards, arguments, before, taken, result, mode)
