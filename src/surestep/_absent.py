@@ -9,7 +9,7 @@ MODULES = frozenset(
     f"torch_xla.{name}"
     for name in (
         *("_dynamo", "_internal.c10d_registration", "_internal.decomp_registration", "_internal.gpu", "_internal.neuron"),
-        *("_internal.rendezvous", "_internal.utils", "core.dynamo_bridge", "core.xla_op_registry"),
+        *("_internal.rendezvous", "_internal.utils", "core.dynamo_bridge"),
         *(
             "debug.frame_parser_util",
             "debug.graph_counter_plugin",
@@ -45,7 +45,7 @@ NAMES = {
     "torch_xla._internal.tpu": {"get_tpu_env", "get_tpu_type", "get_worker_ips", "task_id", "worker_id"},
     "torch_xla.core.functions": {"nms"},
     "torch_xla.core.xla_builder": {
-        *("Op", "Shape", "Type", "computation_from_module_proto", "create_builder", "create_computation", "create_placeholder_tensor"),
+        *("computation_from_module_proto", "create_builder", "create_computation", "create_placeholder_tensor"),
         *("get_computation_hlo", "jax_func_to_xla_computation", "mkleaf", "mkop", "mkparam", "mkshape", "tensor_shape"),
     },
     "torch_xla.core.xla_model": {
@@ -111,7 +111,6 @@ INSTEAD = {
     "torch_xla.core.functions.nms": "torchvision.ops.nms on the boxes' .cpu()",
     "torch_xla.core.xla_builder": _KERNEL,
     "torch_xla.core.xla_builder.create_placeholder_tensor": "torch.empty(shape, device='xla'), which is given memory when it is first used",
-    "torch_xla.core.xla_op_registry": _KERNEL,
     "torch_xla.core.xla_model.get_stablehlo": _TEXT,
     "torch_xla.debug": _METRICS,
     "torch_xla.distributed.cluster": _PROCESSES,

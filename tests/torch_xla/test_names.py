@@ -31,7 +31,8 @@ THERE = {
     "amp.syncfree.sgd": "SGD",
     "backends": "get_mat_mul_precision set_mat_mul_precision",
     "core.functions": "all_gather all_reduce",
-    "core.xla_builder": "call_jax",
+    "core.xla_builder": "Op Type call_jax",
+    "core.xla_op_registry": "register",
     "core.xla_env_vars": "HOST_WORLD_SIZE HOST_ORDINAL TPU_NUM_DEVICES PJRT_DEVICE",
     "core.xla_model": """xla_device mark_step rendezvous get_ordinal xrt_world_size all_reduce save master_print is_master_ordinal
         optimizer_step REDUCE_SUM
