@@ -17,7 +17,7 @@ MODULES = frozenset(
             "debug.metrics_saver",
         ),
         *("distributed.cluster", "distributed.fsdp.xla_flatten_params_wrapper", "distributed.xla_dist"),
-        *("experimental.apply_layers", "experimental.custom_kernel", "experimental.deprecation", "experimental.dynamo_mark_sharding"),
+        *("experimental.apply_layers", "experimental.custom_kernel", "experimental.dynamo_mark_sharding"),
         *("experimental.dynamo_set_buffer_donor", "experimental.gmm", "experimental.gru", "experimental.mark_pattern_utils"),
         *("experimental.megablox", "experimental.pallas_kernels", "experimental.pjrt", "experimental.plugins", "experimental.quantized"),
         *("experimental.sparse", "experimental.splash_attention", "experimental.spmd", "experimental.stablehlo_custom_call"),
@@ -25,7 +25,7 @@ MODULES = frozenset(
         *("experimental.unbounded_dynamism_export", "experimental.xla_dynamic_broadcast", "experimental.xla_dynamic_reshape_ops"),
         *("experimental.xla_marker", "experimental.xla_mlir_debuginfo", "experimental.xla_quantized_matmul"),
         *("experimental.xla_sharded_tensor", "experimental.xla_sharding", "stablehlo", "tf_saved_model_integration"),
-        *("utils.buffer_donor_context", "utils.cached_dataset", "utils.closures", "utils.dlpack", "utils.gcsfs", "utils.keyd_queue"),
+        *("utils.buffer_donor_context", "utils.cached_dataset", "utils.closures", "utils.gcsfs", "utils.keyd_queue"),
         "utils.tf_record_reader",
     )
 )
@@ -121,7 +121,6 @@ INSTEAD = {
     "torch_xla.distributed.spmd._mark_manual_sharding": _MANUAL,
     "torch_xla.distributed.spmd.xla_sharding._mark_manual_sharding": _MANUAL,
     "torch_xla.experimental.apply_layers": "`torch_xla.experimental.scan_layers.scan_layers`",
-    "torch_xla.experimental.deprecation": "warnings.warn(..., DeprecationWarning)",
     "torch_xla.experimental.dynamo_mark_sharding": _SHARDING,
     "torch_xla.experimental.dynamo_set_buffer_donor": "nothing: memory that nobody can read any more is donated by itself",
     "torch_xla.experimental.gmm": _GROUPS,
@@ -152,8 +151,6 @@ INSTEAD = {
     "torch_xla.runtime.get_master_ip": "the environment variable MASTER_ADDR",
     "torch_xla.stablehlo": _TEXT,
     "torch_xla.utils.buffer_donor_context": "nothing: memory that nobody can read any more is donated by itself",
-    "torch_xla.utils.dlpack": "`surestep.tensor.interchange.to_jax` and `surestep.tensor.interchange.from_jax` share memory with JAX; "
-    "torch.from_dlpack(tensor) is a CPU tensor over the same memory",
     "torch_xla.utils.cached_dataset": _FILES,
     "torch_xla.utils.tf_record_reader": _FILES,
     "torch_xla.utils.closures": "`torch_xla.core.xla_model.add_step_closure`, with run_async=True for another thread",

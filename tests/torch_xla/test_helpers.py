@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import threading
 import unittest
 
@@ -12,9 +13,12 @@ from surestep.torch_xla import _XLAC, backends
 from surestep.torch_xla import runtime as xr
 from surestep.torch_xla._internal import jax_workarounds, tpu
 from surestep.torch_xla.core import xla_model as xm
+from surestep.torch_xla.debug import metrics as met
 from surestep.torch_xla.debug import profiler as xp
+from surestep.torch_xla.experimental import deprecation
 from surestep.torch_xla.experimental.callback import on_ready_callback
 from surestep.torch_xla.test import test_utils as tu
+from surestep.torch_xla.utils import dlpack
 from surestep.torch_xla.utils import serialization as xser
 from surestep.torch_xla.utils import utils as xu
 from surestep.torch_xla.utils.checkpoint import checkpoint
@@ -248,3 +252,44 @@ def test_tensors_that_share_their_memory_are_found_on_any_device():
             with pytest.raises(RuntimeError, match="two tensors share their memory"):
                 xm.check_view_sharing(views)
         xm.check_view_sharing([whole, whole, torch.empty(0, device=device), torch.empty(0, device=device)])
+
+
+def test_programs_are_counted_whatever_is_cleared():
+    (torch.ones(3, device="xla") * 3.25).tolist()
+    before = xr.get_num_cached_compilation_graph()
+    met.clear_all()
+    assert xr.get_num_cached_compilation_graph() == before > 0
+    (torch.ones(3, device="xla") * 3.25 - torch.arange(3, device="xla").cos()).tolist()
+    assert xr.get_num_cached_compilation_graph() == before + 1
+
+
+def test_capsules():
+    x = torch.arange(6.0, device="xla").reshape(2, 3)
+    again = dlpack.from_dlpack(dlpack.to_dlpack(x.t()))
+    again.add_(1)
+    assert again.device == x.device and again.tolist() == [[1, 4], [2, 5], [3, 6]] and x.tolist() == [[0, 1, 2], [3, 4, 5]]
+    for of_others in (torch.utils.dlpack.to_dlpack(torch.arange(3.0)), torch.arange(3.0), torch.arange(3.0).numpy()):
+        assert torch.equal(dlpack.from_dlpack(of_others), torch.arange(3.0, device="xla"))
+    assert torch.equal(torch.utils.dlpack.from_dlpack(dlpack.to_dlpack(x)), x.cpu())
+    with pytest.raises(TypeError, match="takes an xla tensor"):
+        dlpack.to_dlpack(torch.ones(1))
+
+
+def new_name(x):
+    return x + 1
+
+
+def test_old_names_say_so(caplog):
+    module = sys.modules[__name__]
+
+    @deprecation.mark_deprecated(new_name, extra_msg="Soon.")
+    def old_function(x):
+        return x
+
+    deprecation.register_deprecated(module, new_name, "old_name")
+    assert (old_function(1), module.old_name(2)) == (2, 3)
+    del module.old_name
+    assert [record.getMessage() for record in caplog.records] == [
+        f"old_function is deprecated. Use {__name__}.new_name instead. Soon.",
+        f"{__name__}.old_name is deprecated. Use {__name__}.new_name instead.",
+    ]

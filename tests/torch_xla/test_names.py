@@ -59,6 +59,7 @@ THERE = {
     "distributed.xla_multiprocessing": "spawn MpModelWrapper MpSerialExecutor",
     "experimental.assume_pure": "assume_pure PureModule",
     "experimental.callback": "on_ready_callback",
+    "experimental.deprecation": "deprecated mark_deprecated register_deprecated",
     "experimental.fori_loop": "fori_loop while_loop _xla_while_loop_wrapper",
     "experimental.gradient_accumulation": "gradient_accumulation",
     "experimental.pjrt_backend": "",
@@ -70,6 +71,7 @@ THERE = {
         set_device_type process_index global_device_count local_device_count addressable_device_count using_pjrt""",
     "test.test_utils": "close_summary_writer get_summary_writer now print_training_update write_to_summary print_test_update mp_test",
     "utils.checkpoint": "checkpoint",
+    "utils.dlpack": "from_dlpack to_dlpack",
     "utils.serialization": "TensorReference load save",
     "utils.utils": """getenv_as SampleGenerator FnDataGenerator DataWrapper TmpFolder TimedScope for_each_instance
         for_each_instance_rewrite get_free_tcp_ports""",
