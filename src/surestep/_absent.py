@@ -54,7 +54,7 @@ NAMES = {
     "torch_xla.distributed.parallel_loader": {"BatchTracker", "PerDeviceQueue"},
     "torch_xla.distributed.spmd": {"_mark_manual_sharding", "auto_policy"},
     "torch_xla.distributed.spmd.xla_sharding": {"_mark_manual_sharding"},
-    "torch_xla.experimental.scan": {"tree_flatten_none", "value_and_grad_partitioned"},
+    "torch_xla.experimental.scan": {"Scan"},
     "torch_xla.runtime": {"disable_spmd", "get_master_ip"},
 }
 

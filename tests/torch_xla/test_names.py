@@ -63,7 +63,7 @@ THERE = {
     "experimental.fori_loop": "fori_loop while_loop _xla_while_loop_wrapper",
     "experimental.gradient_accumulation": "gradient_accumulation",
     "experimental.pjrt_backend": "",
-    "experimental.scan": "scan",
+    "experimental.scan": "scan tree_flatten_none value_and_grad_partitioned",
     "experimental.scan_layers": "scan_layers",
     "experimental.while_loop": "while_loop",
     "runtime": """world_size global_ordinal global_runtime_device_count initialize_cache device_type host_index local_ordinal
