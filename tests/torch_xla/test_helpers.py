@@ -290,6 +290,6 @@ def test_old_names_say_so(caplog):
     assert (old_function(1), module.old_name(2)) == (2, 3)
     del module.old_name
     assert [record.getMessage() for record in caplog.records] == [
-        f"old_function is deprecated. Use {__name__}.new_name instead. Soon.",
-        f"{__name__}.old_name is deprecated. Use {__name__}.new_name instead.",
+        f"old_function is an old name: write {__name__}.new_name. Soon.",
+        f"{__name__}.old_name is an old name: write {__name__}.new_name.",
     ]

@@ -42,10 +42,10 @@ def test_what_differs_is_told(tmp_path):
     run(tmp_path / "b", "xla", bias=1.0)
     os.remove(tmp_path / "b" / "layer.1")
     report = mc.compare(str(tmp_path / "a"), str(tmp_path / "b"), max_diffs=2)
-    assert report.startswith('Changes in saved tensor "layer" with id=0\n  [0, 0]: 0.0 vs. 1.0\n')
-    assert "  ... aborting after 2 differences\n" in report and report.endswith(f"Mismatch: layer.1 not in {tmp_path / 'b'}\n")
-    assert mc.compare_tensors(torch.ones(2), torch.ones(3)) == "Tensors have different shape: [2] vs. [3]\n"
-    assert mc.compare_tensors(torch.tensor([torch.nan, 1]), torch.tensor([torch.nan, torch.nan])) == "[1]: 1.0 vs. nan\n"
+    assert report.startswith("layer, number 0, differs:\n  at [0, 0]: 0.0 and 1.0\n")
+    assert "  and at 4 more of 6\n" in report and report.endswith(f"layer.1 is in {tmp_path / 'a'} only\n")
+    assert mc.compare_tensors(torch.ones(2), torch.ones(3)) == "shapes [2] and [3]\n"
+    assert mc.compare_tensors(torch.tensor([torch.nan, 1]), torch.tensor([torch.nan, torch.nan])) == "at [1]: 1.0 and nan\n"
 
 
 def test_nothing_is_saved_where_nothing_says_where(tmp_path, monkeypatch):

@@ -57,12 +57,12 @@ def save(name: str | None, tensor: torch.Tensor, step: int | None = None) -> tor
 def compare_tensors(tensor1: torch.Tensor, tensor2: torch.Tensor, rtol: float = 1e-05, atol: float = 1e-08, max_diffs: int = 25) -> str:
     """A line for each place where two tensors differ by more than ``atol + rtol * abs(tensor2)``, or where one only is nan."""
     if tensor1.shape != tensor2.shape:
-        return f"Tensors have different shape: {list(tensor1.shape)} vs. {list(tensor2.shape)}\n"
+        return f"shapes {list(tensor1.shape)} and {list(tensor2.shape)}\n"
     differ = ~torch.isclose(tensor1, tensor2.to(tensor1.dtype), rtol=rtol, atol=atol, equal_nan=True)
     places = differ.nonzero().tolist()
-    lines = [f"{place}: {tensor1[tuple(place)].item()} vs. {tensor2[tuple(place)].item()}\n" for place in places[:max_diffs]]
+    lines = [f"at {place}: {tensor1[tuple(place)].item()} and {tensor2[tuple(place)].item()}\n" for place in places[:max_diffs]]
     if len(places) > max_diffs:
-        lines.append(f"... aborting after {max_diffs} differences\n")
+        lines.append(f"and at {len(places) - max_diffs} more of {differ.numel()}\n")
     return "".join(lines)
 
 
@@ -73,7 +73,7 @@ def tensor_file_compare(path1: str, path2: str, rtol: float = 1e-05, atol: float
         return ""
     name, number = os.path.basename(path1).rsplit(".", 1)
     step = re.fullmatch(r"step-(\d+)", os.path.basename(os.path.dirname(path1)))
-    head = f'Changes in saved tensor "{name}" with id={number}{f" at step={step[1]}" if step else ""}\n'
+    head = f"{name}, number {number}{f' of step {step[1]}' if step else ''}, differs:\n"
     return head + "".join(f"  {line}\n" for line in report.splitlines())
 
 
@@ -83,9 +83,9 @@ def compare(save_dir1: str, save_dir2: str, rtol: float = 1e-05, atol: float = 1
     report = []
     for path in sorted(there | here):
         if path not in here:
-            report.append(f"Mismatch: {path} not in {save_dir2}\n")
+            report.append(f"{path} is in {save_dir1} only\n")
         elif path not in there:
-            report.append(f"Mismatch: {path} not in {save_dir1}\n")
+            report.append(f"{path} is in {save_dir2} only\n")
         else:
             report.append(tensor_file_compare(os.path.join(save_dir1, path), os.path.join(save_dir2, path), rtol, atol, max_diffs))
     return "".join(report)

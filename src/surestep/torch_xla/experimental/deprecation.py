@@ -29,7 +29,7 @@ def register_deprecated(module: ModuleType, new: Callable[..., Any], old_name: s
 def _warned(old: str, new: Callable[..., Any], more: str | None = None) -> Callable[..., Any]:
     @functools.wraps(new)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        logging.warning("%s is deprecated. Use %s.%s instead.%s", old, new.__module__, new.__name__, f" {more}" if more else "")
+        logging.warning("%s is an old name: write %s.%s.%s", old, new.__module__, new.__name__, f" {more}" if more else "")
         return new(*args, **kwargs)
 
     return wrapper
