@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib.abc
+import importlib.util
 import itertools
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch._library.custom_ops import OPDEFS
+from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
 from torch.utils._mode_utils import no_dispatch
@@ -212,6 +215,68 @@ def trace_as_tensors(kind: type[torch.Tensor]) -> None:
     from torch.fx.experimental import proxy_tensor
 
     proxy_tensor.HANDLED_TYPES += (kind,)  # type: ignore[assignment] (a tuple of three, by the checker's word)
+
+
+def keep_from_dynamo(packages: Sequence[str], to_be_traced: Sequence[str]) -> None:
+    """Has Dynamo leave the code of packages as it is, but for modules in them whose functions it may trace where they are called.
+
+    After a graph break it compiles whatever Python is run, that under ``__torch_dispatch__`` included. Dynamo is imported when something
+    first needs it.
+    """
+
+    def tell() -> None:
+        from torch._dynamo import trace_rules
+
+        trace_rules.BUILTIN_INLINE_WHEN_CALLED.update(map(_place, to_be_traced))
+        for package in packages:
+            trace_rules.add(package)
+
+    rules = "torch._dynamo.trace_rules"
+    if rules in sys.modules:
+        tell()
+    else:
+        sys.meta_path.insert(0, _AfterImport(rules, tell))
+
+
+def _place(module: str) -> str:
+    """A module's file, or a package's directory."""
+    found = importlib.util.find_spec(module)
+    assert found is not None and found.origin is not None
+    return found.origin.removesuffix("__init__.py")
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls a function when a module has been imported."""
+
+    def __init__(self, module: str, then: Callable[[], None]):
+        self.module, self.then = module, then
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        """The module's own, whose loader does one thing more."""
+        if fullname != self.module:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        assert spec is not None and spec.loader is not None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            self.then()
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def is_fake_on(value: Any, kind: str) -> bool:
+    """Whether it is a fake tensor that says that it is on this kind of device."""
+    return isinstance(value, FakeTensor) and value.fake_device.type == kind
+
+
+def as_if_on_meta(value: Any) -> torch.Tensor:
+    """A fake tensor that lies as this one, and says that it is on `meta`."""
+    with value.fake_mode:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
 
 def is_functional(tensor: torch.Tensor) -> bool:

@@ -85,9 +85,9 @@ assert {"openxla", "openxla_eval"} <= set(torch.compiler.list_backends(exclude_t
 
 
 def test_what_is_not_there_yet_is_named(tmp_path):
-    done = surestep("run", written(tmp_path, "from torch_xla.distributed.data_parallel import DataParallel\n"))
+    done = surestep("run", written(tmp_path, "from torch_xla.experimental.gru import GRU\n"))
     assert done.returncode == 1
-    assert "ImportError: torch_xla.distributed.data_parallel isn't in surestep yet" in done.stderr
+    assert "ImportError: torch_xla.experimental.gru isn't in surestep yet" in done.stderr
 
 
 @pytest.mark.parametrize(

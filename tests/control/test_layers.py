@@ -134,8 +134,8 @@ def other(**changes):
 
 
 DIFFERENT = {
-    "classes": (lambda first: nn.Sequential(nn.Linear(6, 6).to("xla")), "layer 1 is not like the first one: mismatched keys"),
-    "shapes": (lambda first: nn.Linear(6, 7).to("xla"), "in_features|out_features|Shape mismatch"),
+    "classes": (lambda first: nn.Sequential(nn.Linear(6, 6).to("xla")), r"layer 1 has mismatched keys. Missing keys: \['bias', 'weight'\]"),
+    "shapes": (lambda first: nn.Linear(6, 7).to("xla"), "Shape mismatch for 'weight' in layer 1"),
     "a rate": (lambda first: other(rate=0.5), r"drop\.p is 0\.5, there it is 0\.3"),
     "a mode": (lambda first: other().eval(), "evaluation mode"),
     "a dtype": (lambda first: other().float(), "Shape mismatch for 'norm.weight' in layer 1: expected .*float64, got .*float32"),

@@ -281,9 +281,9 @@ train(0, batches)
 
 
 def test_what_the_drop_in_lacks_is_told_once_and_for_surestep_only():
-    text = "import torch_xla.distributed.data_parallel as dp\nmodel = dp.DataParallel(model)\ndp.Context()\n"
+    text = "import torch_xla.utils.keyd_queue as kq\nqueue = kq.Queue()\nkq.Queue()\n"
     (finding,) = found(text, target="surestep", select=("XLA905",))
-    assert finding.line == 1 and "Now: `torch_xla.distributed.fsdp.XlaFullyShardedDataParallel`" in finding.message
+    assert finding.line == 1 and "Now: `torch_xla.distributed.parallel_loader.MpDeviceLoader`" in finding.message
     assert found(text, select=("XLA905",)) == []
 
 

@@ -6,6 +6,7 @@ from torch import nn
 
 import surestep
 from both import compare
+from surestep.loop import boundaries
 from surestep.observe.events import Cause
 
 
@@ -149,3 +150,37 @@ def test_closures_on_another_thread_run_in_order():
     surestep.add_step_closure(done.set, run_async=True)
     surestep.sync()
     assert done.wait(10) and seen == [0, 1, 2]
+
+
+def failed_on_another_thread():
+    import threading
+
+    reached = threading.Event()
+
+    def bad():
+        reached.set()
+        raise ValueError("from the closure")
+
+    surestep.add_step_closure(bad, run_async=True)
+    surestep.sync()
+    assert reached.wait(10)
+    boundaries._worker().submit(int).result(10)  # what comes after it has run
+
+
+@pytest.mark.parametrize("run_async", [False, True])
+def test_what_fails_on_another_thread_is_raised_by_the_next_boundary(run_async):
+    failed_on_another_thread()
+    calls = []
+    surestep.add_step_closure(calls.append, args=(1,), run_async=run_async)
+    with pytest.raises(RuntimeError, match="a step closure that ran on another thread has failed: ValueError: from the closure") as raised:
+        surestep.sync()
+    assert isinstance(raised.value.__cause__, ValueError)
+    surestep.sync()
+    assert calls == []
+
+
+def test_what_fails_after_the_last_boundary_is_told_at_the_end(capsys):
+    failed_on_another_thread()
+    boundaries._tell_failed()
+    assert "in bad\n" in (said := capsys.readouterr().err) and said.endswith("ValueError: from the closure\n")
+    boundaries._failed.clear()

@@ -32,13 +32,13 @@ def scan_layers(
     layers = list(layers)
     if not layers:
         return input_data
-    kinds = _kinds(layers[0])
-    for position, layer in enumerate(layers[1:], 1):
-        _check_alike(kinds, layer, position)
     parameters = [dict(layer.named_parameters()) for layer in layers]
     buffers = [dict(layer.named_buffers()) for layer in layers]
     _check_same_tensors(parameters)
     _check_same_tensors(buffers)
+    kinds = _kinds(layers[0])
+    for position, layer in enumerate(layers[1:], 1):
+        _check_alike(kinds, layer, position)
     names = [*parameters[0], *buffers[0]]
     listed = [[each[name] for each in (parameters if name in parameters[0] else buffers)] for name in names]
     parts = [Part(Tree("scan_layers", f"a layer's {name}", tensors).tensors, True) for name, tensors in zip(names, listed, strict=True)]

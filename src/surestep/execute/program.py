@@ -20,6 +20,8 @@ from surestep.execute.world import AXIS, replica, replicated
 from surestep.observe import events
 from surestep.observe.frames import Line
 
+built = 0  # programs, since this process began
+
 
 class Input(NamedTuple):
     """The figures of an array that a program takes or gives."""
@@ -127,6 +129,7 @@ def build(
     have an output of the same figures to give their memory to. ``options`` are XLA's own, for this program. ``watched`` says something of
     leaves that are better not gathered: what it says of those that are all the same is kept with the program.
     """
+    global built
     donated = _matching(leaves, [figures for _, figures in outputs], donatable)
     where = spmd.target(device, over_all)
     sharding = replicated() if together else where if over_all else jax.sharding.SingleDeviceSharding(where)
@@ -148,6 +151,7 @@ def build(
         middle = time.perf_counter()
         executable = lowered.compile(compiler_options=options or None)
         end = time.perf_counter()
+    built += 1
     events.emit(
         "compile", line, program=name, lower_seconds=middle - start, compile_seconds=end - middle, outputs=len(outputs), leaves=len(leaves)
     )

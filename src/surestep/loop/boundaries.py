@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Generator
 from contextlib import ContextDecorator, contextmanager
 from types import TracebackType
@@ -99,7 +102,8 @@ def in_step() -> bool:
 def add_step_closure(closure: Callable[..., Any], args: tuple = (), run_async: bool = False) -> None:
     """Calls ``closure(*args)`` at the next boundary, when the tensors in ``args`` have values: for printing and logging.
 
-    With ``run_async`` it is called on another thread, one such closure after the other.
+    With ``run_async`` it is called on another thread, one such closure after the other. What it raises there, the next boundary raises as
+    a RuntimeError; after the last boundary, it is printed when the program ends.
     """
     if not callable(closure):
         raise TypeError(f"add_step_closure takes a function to be called later, and its arguments in args=; this is {closure!r}")
@@ -121,19 +125,31 @@ def closures_wait() -> bool:
 
 
 def _run_closures() -> None:
-    if not _closures and not _asynchronous:
+    if not _closures and not _asynchronous and not _failed:
         return
     with _lock:
         now, later = _closures[:], _asynchronous[:]
         _closures.clear()
         _asynchronous.clear()
+    if _failed:
+        error = _failed.pop(0)
+        raise RuntimeError(f"a step closure that ran on another thread has failed: {type(error).__name__}: {error}") from error
     if later:
-        _worker().submit(lambda: [closure() for closure in later])
+        _worker().submit(_run_asynchronous, later)
     for closure in now:
         closure()
 
 
+_failed: list[Exception] = []  # what closures on the other thread have raised, and no boundary yet
 _executor: list[Any] = []
+
+
+def _run_asynchronous(closures: list[Callable[[], Any]]) -> None:
+    try:
+        for closure in closures:
+            closure()
+    except Exception as error:
+        _failed.append(error)
 
 
 def _worker() -> Any:
@@ -141,7 +157,14 @@ def _worker() -> Any:
         from concurrent.futures import ThreadPoolExecutor
 
         _executor.append(ThreadPoolExecutor(1, thread_name_prefix="surestep closures"))
+        atexit.register(_tell_failed)  # runs when the executor's thread has ended
     return _executor[0]
+
+
+def _tell_failed() -> None:
+    for error in _failed:
+        sys.stderr.write("surestep: a step closure that ran on another thread has failed:\n")
+        traceback.print_exception(error)
 
 
 def _after_optimizer_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+
+
+class DataWrapper(ABC):
+    """Holds what has tensors somewhere inside: a subclass says which, and makes what takes its place of others (torch_xla's class)."""
+
+    @abstractmethod
+    def get_tensors(self) -> Sequence[torch.Tensor | None]:
+        """The tensors."""
+
+    @abstractmethod
+    def from_tensors(self, tensors: list[Any]) -> Any:
+        """The same with those."""
 
 
 def is_tensor(value: Any) -> bool:
@@ -53,6 +66,8 @@ def _rebuilt(value: Any, replace: Callable[[Any], Any], memo: dict[int, tuple[An
         return _filled(value, [replace(item) for item in value])
     if isinstance(value, (set, frozenset)):
         return type(value)(replace(item) for item in value)
+    if isinstance(value, DataWrapper):
+        return value.from_tensors([replace(tensor) for tensor in value.get_tensors()])
     return _object(value, replace, memo)
 
 

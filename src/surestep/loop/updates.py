@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -115,12 +116,9 @@ def _step(name: str, original: Callable[..., None]) -> Callable[..., None]:
     def step(params: list, grads: list, *lists: Any, **options: Any) -> None:
         if type(options.get("found_inf")) is XlaTensor:
             scale, found = options["grad_scale"], options["found_inf"]
-            update.overflows.append(found)
-            try:
+            with unless(found):
                 unscaled = grads if scale is None else [grad / scale for grad in grads]
                 return step(params, unscaled, *lists, **{**options, "grad_scale": None, "found_inf": None})
-            finally:
-                update.overflows.clear()
         numbers = numbers_of(rule, options)
         prepared = []
         if update.stepping and are_numbers(numbers) and not any(map(options.get, _UNSUITED)):
@@ -254,13 +252,20 @@ def _scaled_step(original: Callable[..., Any]) -> Callable[..., Any]:
         found = list(optimizer_state["found_inf_per_device"].values())
         if args or kwargs or len(found) != 1 or type(found[0]) is not XlaTensor or not steps_plainly(optimizer):
             return original(self, optimizer, optimizer_state, *args, **kwargs)
-        update.overflows.append(found[0])
-        try:
+        with unless(found[0]):
             return optimizer.step()
-        finally:
-            update.overflows.clear()
 
     return _maybe_opt_step
+
+
+@contextmanager
+def unless(overflow: XlaTensor) -> Generator[None]:
+    """The optimizer's step inside changes nothing where a number isn't 0: the program sees to it, and nothing is read."""
+    update.overflows.append(overflow)
+    try:
+        yield
+    finally:
+        update.overflows.clear()
 
 
 def steps_plainly(optimizer: torch.optim.Optimizer) -> bool:

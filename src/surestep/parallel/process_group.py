@@ -314,7 +314,7 @@ def _refuse(module: torch.nn.Module) -> None:
 
 
 def _rendezvous(url: str, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
-    """``init_method="xla://"``: rank and size are the world's."""
+    """``init_method="xla://"``, and its old name ``pjrt://``: rank and size are the world's."""
     place = world()
     if place.size == 1:
         yield dist.HashStore(), 0, 1
@@ -323,8 +323,9 @@ def _rendezvous(url: str, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
 
 
 def register() -> None:
-    """Makes the backend "xla" and ``init_method="xla://"`` known."""
+    """Makes the backend "xla" and its ``init_method`` known."""
     if "xla" not in dist.Backend.backend_list:
         dist.Backend.register_backend("xla", _create, extended_api=True, devices="xla")
-        dist.register_rendezvous_handler("xla", _rendezvous)
+        for scheme in ("xla", "pjrt"):
+            dist.register_rendezvous_handler(scheme, _rendezvous)
         batch_norm.install()

@@ -57,8 +57,10 @@ def reduced_step(walk: Any, args: list[Value], kwargs: dict[str, Value]) -> Valu
     receiver = given.get("optimizer")
     if not isinstance(receiver, Known):
         raise NotReplayable("which optimizer xm.optimizer_step is given, is not known")
-    if replica().size > 1 and given.keys() & {"optimizer_args", "groups"}:
-        raise NotReplayable("xm.optimizer_step is given arguments for the optimizer, or groups of processes")
+    if "optimizer_args" in given:
+        raise NotReplayable(f"xm.optimizer_step is given arguments for {receiver}.step(), which may run the user's Python")
+    if replica().size > 1 and "groups" in given:
+        raise NotReplayable("xm.optimizer_step is given groups of processes")
     walk.guards.reduces = True
     return step(walk, receiver)
 

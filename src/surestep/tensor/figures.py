@@ -25,8 +25,24 @@ class Figures(XlaTensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        args, kwargs = tree_map(_inner, (args, kwargs or {}))
-        return tree_map(lambda out: stand_in(out) if isinstance(out, torch.Tensor) else out, func(*args, **kwargs))
+        made: dict[int, torch.Tensor] = {}  # fake tensors that a factory has made, by what is given in their places
+
+        def inner(value: Any) -> Any:
+            if isinstance(value, Figures):
+                return value._figures
+            if _compat.is_fake_on(value, "xla"):
+                given = _compat.as_if_on_meta(value)
+                made[id(given)] = value
+                return given
+            return torch.device("meta") if isinstance(value, torch.device) and value.type == "xla" else value
+
+        def outer(out: Any) -> Any:
+            if not isinstance(out, torch.Tensor):
+                return out
+            return made[id(out)] if id(out) in made else stand_in(out)
+
+        args, kwargs = tree_map(inner, (args, kwargs or {}))
+        return tree_map(outer, func(*args, **kwargs))
 
     def untyped_storage(self) -> torch.UntypedStorage:
         """The inner tensor's: fake as that is."""
@@ -46,12 +62,6 @@ class Figures(XlaTensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"Figures({self._figures!r})"
-
-
-def _inner(value: Any) -> Any:
-    if isinstance(value, Figures):
-        return value._figures
-    return torch.device("meta") if isinstance(value, torch.device) and value.type == "xla" else value
 
 
 def stand_in(inner: torch.Tensor) -> Figures:

@@ -13,6 +13,8 @@ from surestep import _compat
 from surestep.execute import interrupts
 
 _kept: list[Any] = []
+# What Dynamo may trace: tensors that stand for the device's, and what says where a process and its devices are.
+_TRACED = ("surestep.tensor.figures", "surestep.tensor.devices", "surestep.execute.world", "surestep._device", "surestep.torch_xla")
 
 
 def register() -> None:
@@ -100,6 +102,7 @@ def first_use() -> None:
     from surestep.tensor.xla_tensor import XlaTensor
 
     _compat.trace_as_tensors(XlaTensor)
+    _compat.keep_from_dynamo(("surestep", "jax", "jaxlib"), _TRACED)
 
     _kept.append(host.register())
     _kept.extend(linear.register())

@@ -34,7 +34,7 @@ class Noted(NamedTuple):
     uniform: Storage | None  # the counts of steps, where the program takes them to be equal
 
 
-overflows: list[XlaTensor] = []  # while a GradScaler steps an optimizer: whether any gradient is infinite, unread
+overflows: list[XlaTensor] = []  # while a step is conditional: numbers, unread, of which one that isn't 0 keeps all as it is
 watched: list[Noted] | None = None  # who wants to know of updates puts a list here
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from surestep._device import device_count as _xla_num_devices
-from surestep._device import real_devices as _xla_real_devices
+from surestep.execute.devices import jax_devices
 from surestep.execute.tiling import ShardingType
 from surestep.loop.boundaries import sync
 from surestep.parallel import mesh
@@ -18,11 +18,16 @@ from surestep.tensor.sharding import sharding_spec as _get_xla_sharding_spec
 from surestep.tensor.sharding import sharding_type
 from surestep.tensor.xla_tensor import XlaTensor
 from surestep.torch_xla import _later
+from surestep.torch_xla.backends import get_mat_mul_precision as _xla_get_mat_mul_precision
+from surestep.torch_xla.backends import set_mat_mul_precision as _xla_set_mat_mul_precision
+from surestep.torch_xla.core._machine import all_devices as _xla_get_all_devices
 from surestep.torch_xla.core._machine import get_memory_info as _xla_memory_info
 from surestep.torch_xla.core._machine import get_rng_state as _xla_get_rng_seed
 from surestep.torch_xla.core._machine import get_xla_supported_devices as _xla_get_devices
 from surestep.torch_xla.core._machine import set_rng_state as _xla_set_rng_seed
 from surestep.torch_xla.core._machine import xla_device
+from surestep.torch_xla.core._machine import xla_device_kind as _xla_device_kind
+from surestep.torch_xla.core._machine import xla_real_devices as _xla_real_devices
 from surestep.torch_xla.debug.metrics import clear_metrics as _clear_xla_counters
 from surestep.torch_xla.debug.metrics import clear_metrics as _clear_xla_metrics
 from surestep.torch_xla.debug.metrics import counter_names as _xla_counter_names
@@ -43,8 +48,11 @@ __all__ = [
     "_xla_clear_sharding",
     "_xla_counter_names",
     "_xla_counter_value",
+    "_xla_device_kind",
+    "_xla_get_all_devices",
     "_xla_get_default_device",
     "_xla_get_devices",
+    "_xla_get_mat_mul_precision",
     "_xla_get_rng_seed",
     "_xla_get_tensor_id",
     "_xla_mark_sharding",
@@ -54,9 +62,12 @@ __all__ = [
     "_xla_metrics_report",
     "_xla_num_devices",
     "_xla_real_devices",
+    "_xla_runtime_is_initialized",
+    "_xla_set_mat_mul_precision",
     "_xla_set_rng_seed",
     "_xla_step_marker",
     "_xla_sync_multi",
+    "_xla_tensors_from_aten",
     "_xla_wait_device_ops",
 ]
 
@@ -65,6 +76,16 @@ _ir_debug = False
 
 def _xla_get_default_device() -> str:
     return str(xla_device())
+
+
+def _xla_runtime_is_initialized() -> bool:
+    """Whether JAX's devices are in use in this process."""
+    return bool(jax_devices.cache_info().currsize)
+
+
+def _xla_tensors_from_aten(tensors: Sequence[torch.Tensor], devices: Sequence[str]) -> list[torch.Tensor]:
+    """Each tensor on its device."""
+    return [tensor.to(device) for tensor, device in zip(tensors, devices, strict=True)]
 
 
 def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
@@ -109,4 +130,8 @@ def _set_ir_debug(on: bool) -> None:
     _ir_debug = on
 
 
-__getattr__ = _later.getter("torch_xla._XLAC")
+__getattr__ = _later.getter(
+    "torch_xla._XLAC",
+    ": of torch_xla's private C++ module only what training scripts call is here. torch_xla.core.xla_model, torch_xla.runtime and "
+    "torch_xla.debug.metrics are the public ones",
+)

@@ -9,6 +9,7 @@ from surestep.parallel.launcher import launch
 from surestep.replay.compiled import compile
 from surestep.replay.scope import set_custom_compile_options
 from surestep.torch_xla import _environment, _later
+from surestep.torch_xla.core import xla_model as xm
 from surestep.torch_xla.version import __version__
 
 experimental_compile = compile  # its first name
@@ -26,6 +27,7 @@ __all__ = [
     "set_custom_compile_options",
     "step",
     "sync",
+    "xm",
 ]
 
 __getattr__ = _later.getter("torch_xla")

@@ -12,8 +12,8 @@ from typing import Any
 from surestep import _absent
 
 
-def getter(module: str) -> Callable[[str], Any]:
-    """A module's ``__getattr__``: its submodules, imported when they are asked for; an error for the rest."""
+def getter(module: str, hint: str = "") -> Callable[[str], Any]:
+    """A module's ``__getattr__``: its submodules, imported when they are asked for; an error for the rest, which ends with the hint."""
 
     def __getattr__(name: str) -> Any:
         full = f"{module}.{name}"
@@ -25,7 +25,7 @@ def getter(module: str) -> Callable[[str], Any]:
             return importlib.import_module(f"surestep.{full}")
         if _absent.is_absent(full):
             raise _error(full)
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        raise AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
     return __getattr__
 

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 import torch
 
 import surestep._device as _device
+from surestep.execute.devices import device_kind, jax_devices
 from surestep.execute.world import replica
 from surestep.loop.boundaries import sync
 from surestep.loop.nested import replaced
@@ -44,6 +45,28 @@ def xla_real_devices(devices: list[torch.device | str] | None = None) -> list[st
 def xla_device_hw(device: Device) -> str:
     """``CPU``, ``CUDA``, ``TPU``: what kind of device it is."""
     return xla_real_devices([device])[0].split(":")[0] if device is not None else _device.real_devices()[0].split(":")[0]
+
+
+def xla_device_kind(device: Device = None) -> str:
+    """What the device calls itself: ``cpu``, ``TPU v4``, ``NVIDIA H200``."""
+    return jax_devices()[index_of(device)].device_kind
+
+
+def xla_replication_devices(local_devices: list[torch.device | str] | None = None) -> list[str]:
+    """``['CPU:0', 'CPU:1', ...]``: the devices of all processes, which replicate each other.
+
+    Raises:
+        RuntimeError: ``local_devices`` aren't all of this process.
+    """
+    real = _device.real_devices()
+    if local_devices is not None and len(local_devices) != len(real):
+        raise RuntimeError(f"xla_replication_devices: {len(local_devices)} devices, and this process has {len(real)}: {real}")
+    return all_devices()
+
+
+def all_devices() -> list[str]:
+    """The devices of all processes, by their kind."""
+    return [f"{device_kind()}:{index}" for index in range(replica().size * _device.device_count())]
 
 
 def parse_xla_device(device: str) -> tuple[str, int] | None:
@@ -105,16 +128,17 @@ def fork_rng(device: Device = None, enabled: bool = True) -> Generator[None, Non
 
 
 def check_view_sharing(obj: Any) -> None:
-    """RuntimeError if two tensors on the device, in any nesting of Python objects, share their memory."""
+    """RuntimeError if two tensors, in any nesting of Python objects, share their memory."""
     seen: dict[int, torch.Tensor] = {}
 
     def look(tensor: torch.Tensor) -> torch.Tensor:
-        other = seen.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        storage = tensor.untyped_storage()
+        other = seen.setdefault(storage.data_ptr(), tensor) if storage.nbytes() else tensor
         if other is not tensor:
             raise RuntimeError(f"two tensors share their memory: one of shape {list(other.shape)}, and one of shape {list(tensor.shape)}")
         return tensor
 
-    replaced(obj, look, lambda value: isinstance(value, torch.Tensor) and is_xla_tensor(value))
+    replaced(obj, look)
 
 
 class MemoryInfo(TypedDict):

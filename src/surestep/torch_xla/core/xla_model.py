@@ -1,5 +1,6 @@
 """torch_xla.core.xla_model (`xm`), those names that 2.9 removed included."""
 
+from surestep._device import real_devices
 from surestep.loop.boundaries import add_step_closure
 from surestep.loop.boundaries import sync as mark_step
 from surestep.loop.checkpoint import save
@@ -24,7 +25,9 @@ from surestep.torch_xla.core._machine import (
     wait_device_ops,
     xla_device,
     xla_device_hw,
+    xla_device_kind,
     xla_real_devices,
+    xla_replication_devices,
 )
 from surestep.torch_xla.core._replicas import (
     REDUCE_AND,
@@ -56,6 +59,7 @@ from surestep.torch_xla.core._replicas import (
     xla_rendezvous,
     xrt_world_size,
 )
+from surestep.torch_xla.utils.utils import LazyProperty
 
 __all__ = [
     "REDUCE_AND",
@@ -64,6 +68,7 @@ __all__ = [
     "REDUCE_MUL",
     "REDUCE_OR",
     "REDUCE_SUM",
+    "_DEVICES",
     "CoalescingBuckets",
     "MemoryInfo",
     "RateTracker",
@@ -109,9 +114,13 @@ __all__ = [
     "wait_device_ops",
     "xla_device",
     "xla_device_hw",
+    "xla_device_kind",
     "xla_real_devices",
     "xla_rendezvous",
+    "xla_replication_devices",
     "xrt_world_size",
 ]
+
+_DEVICES = LazyProperty(real_devices)
 
 __getattr__ = _later.getter("torch_xla.core.xla_model")

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import multiprocessing
+import unittest
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
 from surestep.observe.metrics import metrics
 from surestep.torch_xla import _later
 
-__all__ = ["close_summary_writer", "get_summary_writer", "now", "print_test_update", "print_training_update", "write_to_summary"]
+__all__ = ["close_summary_writer", "get_summary_writer", "mp_test", "now", "print_test_update", "print_training_update", "write_to_summary"]
+
+
+def mp_test(func: Callable[..., Any]) -> Callable[..., int | None]:
+    """A test that is run in a process of its own, which must end well. The device must not be in use here yet: the process is forked."""
+
+    @functools.wraps(func)
+    def in_a_process(*args: Any, **kwargs: Any) -> int | None:
+        process = multiprocessing.get_context("fork").Process(target=func, args=args, kwargs=kwargs)
+        process.start()
+        process.join()
+        if isinstance(args[0], unittest.TestCase):
+            args[0].assertEqual(process.exitcode, 0)
+        return process.exitcode
+
+    return in_a_process
 
 
 def get_summary_writer(logdir: str | None) -> Any:
