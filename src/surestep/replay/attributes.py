@@ -51,6 +51,8 @@ def attribute(walk: Any, value: Value, name: str) -> Value:
     if isinstance(value, New) and (instances.is_instance(value) or instances.is_named_tuple(value.type)):
         return instances.attribute(walk, value, name)
     if isinstance(value, New):
+        if value.type in (None, torch.Tensor):
+            own_of_tensors(walk, name)
         return _of_new(value, name)
     if isinstance(value, Super):
         return _of_super(walk, value, name)
@@ -140,6 +142,7 @@ def _of_known(walk: Any, value: Known, name: str) -> Value:
 def _of_tensor(walk: Any, value: Known, name: str, path: str) -> Value:
     tensor = value.object
     walk.tensor(value)
+    own_of_tensors(walk, name)
     if name in FIGURES:
         return Known(getattr(tensor, name), path)  # of the layout, which is guarded
     if name in TENSOR_PROPERTIES or name == "grad_fn":
@@ -156,6 +159,16 @@ def _of_tensor(walk: Any, value: Known, name: str, path: str) -> Value:
         return walk.known(own[name], path)
     walk.guards.lacks(own, name, value.path)
     raise Missing(f"{path} is not there")
+
+
+def own_of_tensors(walk: Any, *names: str) -> None:
+    """What these names of ``torch.Tensor``'s are, in Python: PyTorch's own, and so at each call."""
+    held = walk.guards.of_class(torch.Tensor)
+    for name in names:
+        if name in held:
+            if isinstance(held[name], types.FunctionType) and not is_library(held[name]):
+                raise NotReplayable(f"torch.Tensor.{name} was replaced, and isn't followed")
+            walk.guards.item(held, name, held[name], "torch.Tensor.")
 
 
 def _of_module(walk: Any, module: types.ModuleType, name: str, path: str) -> Value:
@@ -366,8 +379,7 @@ def children(walk: Any, value: Known) -> dict[str, Any]:
 def iterate(walk: Any, value: Value) -> list[Value] | None:
     """The elements of an iterable, None where they aren't known one by one."""
     if isinstance(value, New) and value.type is types.GeneratorType:
-        items, value.items = value.items, None  # it is used up, or in the middle
-        return items
+        return taken(value)
     if isinstance(value, New):
         if value.type is dict and isinstance(value.items, dict):
             return [Known(key) for key in value.items]
@@ -399,6 +411,12 @@ def iterate(walk: Any, value: Value) -> list[Value] | None:
             walk.guards.whole(own["_parameters"], value.path)
             return [Known(item, f"{value.path}[{name}]") for name, item in own["_parameters"].items()]
     raise NotReplayable(f"the elements of {value} are not followed")
+
+
+def taken(iterator: New) -> list[Value] | None:
+    """What an iterator gives: it is used up then, or in the middle."""
+    items, iterator.items = iterator.items, None
+    return items() if callable(items) else items
 
 
 def element(walk: Any, value: Value) -> Value:

@@ -35,9 +35,7 @@ class Entry:
     """The gradients of all that a step can see, before it runs; None where there is none."""
 
     def __init__(self, guards: Guards):
-        self.params: list[torch.Tensor] = [
-            tensor for tensor, _ in guards.tensors.values() if isinstance(tensor, XlaTensor) and tensor.requires_grad and tensor.is_leaf
-        ]
+        self.params: list[torch.Tensor] = [tensor for tensor, _ in guards.tensors.values() if _may_have_a_gradient(tensor, guards)]
         self.grads: list[torch.Tensor | Gone | None] = [param.grad for param in self.params]
         self.arrays = [grad._storage.array if type(grad) is XlaTensor else None for grad in self.grads]
 
@@ -51,6 +49,13 @@ class Entry:
             self.grads[number] = grad = None
             living = tensor()
             self.grads[number] = gone if living is None else living
+
+
+def _may_have_a_gradient(tensor: torch.Tensor, guards: Guards) -> bool:
+    """A parameter that is frozen may have one from before, or be given one: an optimizer steps it then, and `zero_grad` takes it away."""
+    if not isinstance(tensor, XlaTensor) or not tensor.is_leaf:
+        return False
+    return tensor.requires_grad or isinstance(tensor, torch.nn.Parameter) or id(tensor) in guards.stepped
 
 
 class Result(NamedTuple):
@@ -220,6 +225,10 @@ class Binding:
                 raise NotReplayable(
                     "the step returns a tensor through which gradients are still to flow. Put backward() into the step too, return it "
                     "detached, or call it under torch.no_grad()"
+                )
+            elif leaf.requires_grad and leaf.grad_fn is None:
+                raise NotReplayable(
+                    "the step returns a new tensor that wants a gradient. Make it outside of the step, or return it detached"
                 )
             else:
                 slots[id(leaf)] = position

@@ -211,6 +211,8 @@ def read(walk: Any, value: Value) -> None:
     elif isinstance(value, New) and value.type is types.GeneratorType:
         for item in attributes.iterate(walk, value) or ():
             read(walk, item)
+    elif instances.is_instance(value):
+        raise NotReplayable(f"{value} is given to a function of PyTorch's or Python's: what its class says there is not followed")
     elif isinstance(value, New):
         items = value.items.values() if isinstance(value.items, dict) else value.items or ()
         for item in items:
@@ -286,10 +288,11 @@ def _method_of_new(walk: Any, receiver: New, name: str, args: list[Value], kwarg
         return computed(walk, args, kwargs, receiver.type is object or gives_none(name))
     if name in _LIST_METHODS and receiver.type is list:
         return _grown(walk, receiver, name, args)
-    if name in ("update", "setdefault", "pop", "clear", "remove", "sort", "reverse", "add"):
+    if name in ("update", "setdefault", "pop", "clear", "reverse", "add"):
         from surestep.replay.expressions import require_owned
 
         require_owned(receiver)
+        computed(walk, args, kwargs)
         receiver.items = None
         return Either()
     if name in _PURE_METHODS:
@@ -308,6 +311,13 @@ def _grown(walk: Any, receiver: New, name: str, args: list[Value]) -> Value:
 
 def _method_of_container(walk: Any, receiver: Value, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A method that only looks: of a dict, a list, a text, a number."""
+    if name == "get":
+        if not all(isinstance(key, New) or (isinstance(key, Known) and plain(key.object)) for key in args[:1]):
+            raise NotReplayable(f"an entry of {receiver} by a key that is not known")
+    elif name in ("index", "count") and not _is_compared_plainly(receiver):
+        raise NotReplayable(f"{receiver}.{name}() compares elements, which their class decides (__eq__)")
+    else:
+        computed(walk, args, kwargs)
     if isinstance(receiver, Known) and isinstance(receiver.object, (dict, list)):
         attributes.guard_content(walk, receiver)
     entries = _entries(receiver)
@@ -333,6 +343,13 @@ def _method_of_container(walk: Any, receiver: Value, name: str, args: list[Value
     if kind in (str, int, float, None):
         return New(str if kind is str else None)
     return Either()
+
+
+def _is_compared_plainly(receiver: Value) -> bool:
+    """Whether no code of the user's compares the elements of a list."""
+    if isinstance(receiver, New):
+        return receiver.items is not None and instances.computes(receiver)
+    return isinstance(receiver, Known) and (not isinstance(receiver.object, list) or all(map(plain, receiver.object)))
 
 
 def _entries(receiver: Value) -> dict[Any, Value] | None:
@@ -462,9 +479,10 @@ def _next(walk: Any, args: list[Value]) -> Value:
     iterator: Any = args[0]
     if iterator.type is not types.GeneratorType or iterator.items is None:
         raise NotReplayable(f"next() of {iterator}")
-    if not iterator.items:
-        raise NotReplayable("next() at the end of an iterator")
-    found, rest = iterator.items[0], iterator.items[1:]
+    items = attributes.taken(iterator)
+    if not items:
+        raise NotReplayable("next() at the end of an iterator, or of one whose elements are not known")
+    found, rest = items[0], items[1:]
     iterator.items = None if walk.branches else rest
     return found
 

@@ -38,6 +38,7 @@ class Guards:
         self.orders: dict[int, tuple[type, tuple]] = {}
         self.counts: dict[int, tuple[Any, int, str]] = {}
         self.optimizers: dict[int, tuple[torch.optim.Optimizer, str]] = {}
+        self.stepped: set[int] = set()  # identities of the optimizers' parameters
         self.classes: dict[type, Mapping[str, Any]] = {}
         self.slots: dict[tuple[int, str], tuple[Any, Any, Any, str]] = {}
         self.unfilled: dict[tuple[int, Any], tuple[Mapping[Any, Any], Any, str]] = {}

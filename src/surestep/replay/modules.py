@@ -52,6 +52,9 @@ def call(walk: Any, module: Known, args: list[Value], kwargs: dict[str, Value]) 
     if kind.__call__ is not torch.nn.Module.__call__:
         return _followed(walk, kind.__call__, module, args, kwargs)
     walk.guards.type(thing)
+    inner = attributes.held(walk, torch.nn.Module, "_call_impl")
+    if not attributes.is_library(inner):
+        raise NotReplayable("torch.nn.Module._call_impl was replaced, and isn't followed")
     _no_hooks(walk, module)
     if kind is PureModule:
         return call(walk, Known(attributes.children(walk, module)["_module"], f"{module.path}._module"), args, kwargs)

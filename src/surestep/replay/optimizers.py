@@ -100,6 +100,7 @@ def _guard(walk: Any, receiver: Known) -> None:
                 walk.guards.item(group, name, group[name], path)
         for position, parameter in enumerate(group["params"]):
             walk.guards.tensor(parameter, f"{path}['params'][{position}]")
+            walk.guards.stepped.add(id(parameter))
     walk.guards.whole(own["state"], f"{receiver.path}.state")
     for state in own["state"].values():
         walk.guards.whole(state, f"{receiver.path}.state")

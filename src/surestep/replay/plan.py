@@ -364,6 +364,8 @@ def refuse_modes() -> None:
         raise NotReplayable("a TorchDispatchMode is on, whose Python must run at each call")
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         raise NotReplayable("hooks on saved tensors are set, whose Python must run at each call")
+    if _compat.in_dual_level():
+        raise NotReplayable("derivatives are computed forward (torch.autograd.forward_ad), which a replay doesn't")
 
 
 def modes() -> tuple:
@@ -379,5 +381,6 @@ def modes() -> tuple:
         torch._C._len_torch_dispatch_stack(),
         torch._C._autograd._top_saved_tensors_default_hooks(True),
         torch.is_anomaly_enabled(),
+        _compat.in_dual_level(),
         torch.are_deterministic_algorithms_enabled(),
     )

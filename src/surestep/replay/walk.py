@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import copy
 import sys
-from collections.abc import Generator, Hashable, Iterable
+import types
+from collections.abc import Callable, Generator, Hashable, Iterable
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,6 +43,10 @@ class Frame:
         self.breaks: list[list[Names]] = []
         self.continues: list[list[Names]] = []
 
+    def inside(self) -> Frame:
+        """For names of their own within this call: a function that it defines, a comprehension."""
+        return Frame(self.file, None, outer=self, owner=self.owner)
+
 
 class Walk:
     """The walk through one call: the guards so far, and how much may still be followed."""
@@ -54,6 +59,7 @@ class Walk:
         self.scaling: set[int] = set()  # gradient scalers that are in the middle of a round
         self.raises = 0  # statements so far that raise
         self.branches = 0  # how many branches that weren't decided lie around
+        self.waiting: list[Callable[[], Any]] = []  # generators' elements that nobody has asked for yet
 
     def known(self, thing: Any, path: str) -> Known:
         """An object that was found outside of the call."""
@@ -76,6 +82,16 @@ class Walk:
         finally:
             self.branches -= 1
 
+    def later(self, elements: Callable[[], Any]) -> Callable[[], Any]:
+        """A generator's elements: Python evaluates them when they are asked for, with what the names are then."""
+
+        def asked() -> Any:
+            self.waiting.remove(asked)
+            return elements()
+
+        self.waiting.append(asked)
+        return asked
+
     # Functions
 
     def function(self, function: Any, args: list[Value], kwargs: dict[str, Value], owner: type | None = None) -> Value:
@@ -90,7 +106,7 @@ class Walk:
 
     def local(self, function: Local, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The same for a function that the call defines."""
-        frame = Frame(function.frame.file, None, outer=function.frame, owner=function.frame.owner)
+        frame = function.frame.inside()
         return self.call(function.node, frame, args, kwargs, function.defaults, function.named)
 
     def call(
@@ -162,8 +178,10 @@ class Walk:
         self.raises += 1
         return None  # no call that raises is replayed
 
-    def _assert(self, frame: Frame, node: ast.Assert) -> Names:
-        expressions.evaluate(self, frame, node.test)
+    def _assert(self, frame: Frame, node: ast.Assert) -> Names | None:
+        if expressions.truth(self, expressions.evaluate(self, frame, node.test)) is False:
+            self.raises += 1
+            return None
         return frame.names
 
     def _assign(self, frame: Frame, node: ast.Assign) -> Names:
@@ -181,13 +199,14 @@ class Walk:
         before = expressions.evaluate(self, frame, _as_load(node.target))
         operand = expressions.evaluate(self, frame, node.value)
         if expressions.is_tensor(before):
+            expressions.binary(self, node.op, before, operand)
             stores.store(self, frame, node.target, before, in_place=True)  # the tensor itself is changed, and stays where it is
         elif isinstance(before, New) and before.type is list:
             expressions.require_owned(before)
             extra = attributes.iterate(self, operand)
             before.items = None if before.items is None or extra is None or self.branches else before.items + extra
         else:
-            stores.store(self, frame, node.target, expressions.binary(node.op, before, operand))
+            stores.store(self, frame, node.target, expressions.binary(self, node.op, before, operand))
         return frame.names
 
     def _delete(self, frame: Frame, node: ast.Delete) -> Names:
@@ -387,6 +406,9 @@ def follow(function: Any, args: list[Value], kwargs: dict[str, Value]) -> Guards
         result = calls.call(walk, Known(function, getattr(function, "__qualname__", "the step")), args, kwargs)
     except RecursionError:
         raise NotReplayable("the step is nested too deep to be followed") from None
+    with walk.undecided():
+        while walk.waiting:  # whoever has such a generator may ask
+            walk.waiting[0]()
     _check_returned(result)
     if walk.scaling:
         raise NotReplayable("a GradScaler is left in the middle of its round: call its update() in the step too")
@@ -396,7 +418,7 @@ def follow(function: Any, args: list[Value], kwargs: dict[str, Value]) -> Guards
 def _check_returned(value: Value) -> None:
     """What is returned must be made anew by a replay, or be a tensor: no container or object from outside, whose content may change."""
     if isinstance(value, New):
-        if not value.owned or (value.type in (list, dict, set) and value.items is None):
+        if not value.owned or value.type is types.GeneratorType or (value.type in (list, dict, set) and value.items is None):
             raise NotReplayable("the step returns a container of which the content is not known")
         for item in value.items.values() if isinstance(value.items, dict) else value.items or ():
             _check_returned(item)
