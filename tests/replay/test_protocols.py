@@ -338,6 +338,159 @@ def derivatives_are_computed_forward(device):
     return Case(step)
 
 
+class Chosen(nn.Module):
+    """A model that says itself which parameters it has."""
+
+    def __init__(self):
+        super().__init__()
+        self.net, self.every = model("cpu"), 1
+
+    def forward(self, x):
+        return self.net(x)
+
+
+class ByName(Chosen):
+    def named_parameters(self, *args, **kwargs):
+        yield from list(super().named_parameters(*args, **kwargs))[:: self.every]
+
+
+class ByTree(Chosen):
+    def named_modules(self, *args, **kwargs):
+        yield from list(super().named_modules(*args, **kwargs))[: 6 - 2 * self.every]
+
+
+class InTurn(nn.Sequential):
+    every = 1
+
+    def __init__(self):
+        super().__init__(*model("cpu"))
+
+    def __iter__(self):
+        return iter([part for part in self._modules.values() if self.every == 1 or not isinstance(part, nn.Tanh)])
+
+
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("kind", [ByName, ByTree, InTurn])
+def test_modules_that_say_what_their_parts_are(kind, inner):
+    def make(device):
+        net = kind().to(device)
+        whole = nn.Sequential(net, nn.Tanh()) if inner else net
+        parameters = list(nn.Module.parameters(getattr(net, "net", net)))
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+
+        def step(x):
+            for parameter in parameters:
+                parameter.grad = None
+            loss = whole(x).square().mean()
+            loss.backward()
+            for parameter in whole.parameters():
+                parameter.grad.mul_(0.5)
+            optimizer.step()
+            return loss.detach()
+
+        def between(i):
+            net.every = 1 + (i > 6)
+
+        return Case(step, between, lambda: parameters)
+
+    beside(make, None if inner else False)
+
+
+@case(True)
+def an_apply_of_its_own(device):
+    factor = {"of": 1.0}
+
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+        @classmethod
+        def apply(cls, x):
+            return super().apply(x * factor["of"])
+
+    def step(x):
+        return Scale.apply(x)
+
+    def between(i):
+        factor["of"] = 1.0 + (i > 6)
+
+    return Case(step, between)
+
+
+@case(True)
+def contents_are_swapped(device):
+    net, other = model(device), model(device, nn.Tanh())
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    inner = plain_step(net, optimizer)
+
+    def between(i):
+        optimizer.zero_grad()
+        if i in (5, 9):
+            for one, two in zip(net.parameters(), other.parameters(), strict=True):
+                torch.utils.swap_tensors(one, two)
+
+    return Case(inner, between, lambda: [*net.parameters(), *other.parameters()])
+
+
+@case(True)
+def the_model_is_moved_away_and_back(device):
+    net, optimizer = trained(device)
+
+    def between(i):
+        if i in (4, 9):
+            net.cpu()
+            net.to(device)
+
+    return Case(plain_step(net, optimizer), between, lambda: list(net.parameters()))
+
+
+@case(True)
+def where_a_tensor_is_kept_a_buffer_comes(device):
+    class Keeps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = None
+
+        def forward(self, x):
+            self.last = x.sum()
+            return x * 2
+
+    net = Keeps()
+
+    def between(i):
+        if i == 7:
+            del net.last
+            net.register_buffer("last", torch.zeros((), dtype=torch.float64, device=device))
+
+    return Case(lambda x: net(x), between, lambda: [net.last, "last" in vars(net), len(net._buffers)])
+
+
+@case(True)
+def tensors_of_a_list_by_operators(device):
+    weights = [f64(4, device=device, v=float(k)) for k in (1, 2, 3)]
+
+    def step(x):
+        for weight in weights:
+            x = -x * weight + (x > weight)
+        return x
+
+    def between(i):
+        if i == 5:
+            weights[0] = f64(4, device=device, v=7.0)
+        if i == 8:
+            weights[1].mul_(2)
+
+    return Case(step, between)
+
+
 REPLACED = {
     "backward": (torch.Tensor, lambda f: lambda self: f(self * 2)),
     "__rsub__": (torch.Tensor, lambda f: lambda self, other: f(self, other) * 2),

@@ -299,8 +299,10 @@ def from_class(walk: Any, value: Known | New, held: Any, path: str) -> Value:
     if isinstance(held, staticmethod):
         return Known(held.__func__, path)
     if isinstance(held, classmethod):
-        kind: Any = type(value.object) if isinstance(value, Known) else value.type
-        return Known(_Method(held.__func__, Known(kind), path), path)
+        kind: Any = value.type if isinstance(value, New) else value.object if isinstance(value.object, type) else type(value.object)
+        return Known(_Method(held.__func__, Known(kind, kind.__name__), path), path)
+    if isinstance(held, types.FunctionType) and isinstance(value, Known) and isinstance(value.object, type):
+        return Known(held, path)  # of super() in a class method
     if isinstance(held, types.FunctionType):
         return Known(_Method(held, value, path), path)
     if isinstance(held, _METHODS):

@@ -118,7 +118,9 @@ def _special_method(walk: Any, function: Any, args: list[Value], kwargs: dict[st
         return actions.scheduler_step(walk, receiver, args[1:], kwargs)
     if isinstance(receiver.object, torch.optim.Optimizer):
         return optimizers.method(walk, receiver, function, args[1:], kwargs)
-    if isinstance(receiver.object, type) and issubclass(receiver.object, torch.autograd.Function) and function.__name__ == "apply":
+    if isinstance(receiver.object, type) and issubclass(receiver.object, torch.autograd.Function):
+        if function.__name__ != "apply" or not attributes.is_library(function):
+            return None
         return modules.autograd_function(walk, receiver, args[1:])
     return None
 

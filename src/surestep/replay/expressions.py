@@ -116,6 +116,7 @@ def binary(walk: Any, kind: ast.operator, left: Value, right: Value) -> Value:
     for value in (left, right):
         if not _countable(value):
             raise NotReplayable(f"an operation on {value}")
+        calls.read(walk, value)
     name = _BINARY[type(kind)].__name__.strip("_")
     attributes.own_of_tensors(walk, f"__{name}__", f"__r{name}__", f"__i{name}__")
     kinds = {value.type if isinstance(value, New) else type(value.object) for value in (left, right)}  # type: ignore[missing-attribute]
@@ -250,6 +251,7 @@ def _unaryop(walk: Any, frame: Any, node: ast.UnaryOp) -> Value:
         return Known(_UNARY[type(node.op)](value.object))
     if not _countable(value):
         raise NotReplayable(f"an operation on {value}")
+    calls.read(walk, value)
     attributes.own_of_tensors(walk, f"__{_UNARY[type(node.op)].__name__}__")
     return New(nullable=False)
 
@@ -329,6 +331,8 @@ def _compared(walk: Any, kind: ast.cmpop, left: Value, right: Value) -> Value:
             found = any(item.object == left.object for item in items[1:])  # type: ignore[missing-attribute]
             return Known(found is isinstance(kind, ast.In))
     if all(_countable(value) for value in (left, right)):
+        for value in (left, right):
+            calls.read(walk, value)
         if type(kind) not in (ast.In, ast.NotIn):
             attributes.own_of_tensors(walk, f"__{_COMPARE[type(kind)].__name__}__")
         return New()

@@ -16,6 +16,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from surestep.replay.values import NotReplayable, same
+from surestep.tensor import swaps
 
 _MISSING = object()
 _storage, _layout = itemgetter("_storage"), itemgetter("_layout")
@@ -367,7 +368,8 @@ def _types(objects: list[tuple[Any, type, dict | None]]) -> Any:
 
 def _tensors(tensors: list[tuple[torch.Tensor, str]]) -> Any:
     """Tensors that are read or written in place: their memory stays the same object, whatever values it holds."""
-    ours = [vars(tensor) for tensor, _ in tensors if hasattr(tensor, "_storage")]
+    owners = [tensor for tensor, _ in tensors if hasattr(tensor, "_storage")]
+    ours = list(map(vars, owners))
     storages, layouts = list(map(_storage, ours)), list(map(_layout, ours))
     all_tensors = [tensor for tensor, _ in tensors]
     wanted = list(map(_requires_grad, all_tensors))
@@ -375,9 +377,14 @@ def _tensors(tensors: list[tuple[torch.Tensor, str]]) -> Any:
     leaves = [(tensor, path) for tensor, path in tensors if tensor.requires_grad and tensor.is_leaf]
     check_accumulators(leaves)
     registered = -1  # grows with each hook of whatever kind
+    swapped = swaps.count
 
     def holds() -> bool:
-        nonlocal registered
+        nonlocal registered, swapped
+        if swapped != swaps.count:
+            if not all(map(is_, map(vars, owners), ours)):
+                return False
+            swapped = swaps.count
         if not (
             all(map(is_, map(_storage, ours), storages))
             and all(map(is_, map(_layout, ours), layouts))
@@ -396,7 +403,7 @@ def _tensors(tensors: list[tuple[torch.Tensor, str]]) -> Any:
                 return f"{path}.requires_grad is {tensor.requires_grad}"
             if tensor._backward_hooks or tensor._post_accumulate_grad_hooks or (want and tensor.is_leaf and _is_held(tensor)):
                 return f"{path} has a gradient hook"
-        return "a tensor's memory was replaced (.data =, set_, another shape)"
+        return "a tensor's memory was replaced (.data =, set_, swap_tensors, another shape)"
 
     return holds, what
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -110,7 +111,24 @@ def _no_global_hooks(walk: Any) -> None:
         walk.guards.none(hooks, name)
 
 
+def _says_itself(walk: Any, module: Known, names: Iterable[str]) -> None:
+    """Raises where a class of the user's has a method by which PyTorch asks for the module's parts; guarded."""
+    for kind in type(module.object).__mro__:
+        if attributes.trusted(kind.__module__):
+            break
+        names_ = walk.guards.of_class(kind)
+        walk.guards.count(names_, kind.__name__)
+        own = next((name for name in names if name in names_), None)
+        if own is not None:
+            raise NotReplayable(f"{kind.__name__}.{own}() says in Python what the module's parts are. Give it another name")
+
+
+_OF_TREES = ("named_modules", "modules", "named_children", "children")
+_OF_PARTS = ("named_parameters", "parameters", "named_buffers", "buffers", "_named_members")
+
+
 def _in_turn(walk: Any, module: Known, args: list[Value]) -> Value:
+    _says_itself(walk, module, ("__iter__",))
     (value,) = args
     for name, child in attributes.children(walk, module).items():
         value = call(walk, Known(child, f"{module.path}[{name}]"), [value], {})
@@ -180,6 +198,7 @@ def _guard_attribute(walk: Any, value: Any, path: str) -> None:
 def _tree(walk: Any, module: Known, recurse: bool = True, prefix: str = "") -> list[tuple[str, Known]]:
     """A module and its descendants, guarded as a tree."""
     found = [(prefix, module)]
+    _says_itself(walk, module, _OF_TREES)
     if recurse:
         for name, child in attributes.children(walk, module).items():
             if child is not None:
@@ -191,6 +210,7 @@ def _parts(walk: Any, module: Known, table: str) -> dict[str, Known]:
     """All parameters or buffers, each once."""
     found: dict[str, Known] = {}
     seen: set[int] = set()
+    _says_itself(walk, module, _OF_PARTS)
     for prefix, part in _tree(walk, module):
         entries = vars(part.object)[table]
         guard_tensors(walk, entries, part.path)

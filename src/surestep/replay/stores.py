@@ -62,6 +62,10 @@ def _kept_attribute(walk: Any, holder: Value, name: str, value: Value) -> bool:
     if not _simple(holder.object, name) or name not in getattr(holder.object, "__dict__", ()):
         return False
     walk.guards.type(holder.object)
+    if isinstance(holder.object, torch.nn.Module):  # which would put it there, if the name stood there
+        for table in ("_parameters", "_buffers", "_modules"):
+            walk.guards.item(vars(holder.object), table, vars(holder.object)[table], f"{holder}.")
+            walk.guards.lacks(vars(holder.object)[table], name, f"{holder}.{table}")
     for each in (name, "__setattr__"):
         attributes.in_class(walk, type(holder.object), each)
     _keep(walk, vars(holder.object), name, value)
