@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from surestep.replay import attributes, calls, instances, stores
+from surestep.replay import attributes, calls, instances, reasons, stores
 from surestep.replay.values import Bound, Either, Known, Local, Missing, New, NotReplayable, Value, join, plain
 
 _BINARY: dict[type[ast.operator], Any] = {
@@ -52,7 +52,7 @@ def evaluate(walk: Any, frame: Any, node: ast.expr) -> Value:
         raise walk.refuse(frame, node, "the step is too long to be followed")
     handler = _HANDLERS.get(type(node))
     if handler is None:
-        raise walk.refuse(frame, node, f"`{ast.unparse(node)}` is not followed")
+        raise walk.refuse(frame, node, f"`{ast.unparse(node)}` is not followed. Compute it outside of the step, and pass it")
     try:
         return handler(walk, frame, node)
     except NotReplayable as error:
@@ -70,7 +70,7 @@ def is_tensor(value: Value) -> bool:
 def require_owned(container: New) -> None:
     """A container is about to be changed, which must be the call's own."""
     if not container.owned:
-        raise NotReplayable("a list or dict that was handed in is changed, which outlives the call")
+        raise NotReplayable("a list or dict that was handed in is changed, which outlives the call. Return a new one")
 
 
 def truth(walk: Any, value: Value) -> bool | None:
@@ -88,7 +88,7 @@ def truth(walk: Any, value: Value) -> bool | None:
             return len(attributes.children(walk, value)) > 0
         walk.guards.type(thing)
         if any(attributes.in_class(walk, type(thing), name) for name in ("__bool__", "__len__")):
-            raise NotReplayable(f"whether {value} is true is asked, which its class decides")
+            raise NotReplayable(f"whether {value} is true is asked, which its class decides. Ask for an attribute of it")
         return True
     if isinstance(value, New):
         if instances.is_instance(value):
@@ -115,7 +115,7 @@ def binary(walk: Any, kind: ast.operator, left: Value, right: Value) -> Value:
             return New(one.type)
     for value in (left, right):
         if not _countable(value):
-            raise NotReplayable(f"an operation on {value}")
+            raise NotReplayable(reasons.unfit(value))
         calls.read(walk, value)
     name = _BINARY[type(kind)].__name__.strip("_")
     attributes.own_of_tensors(walk, f"__{name}__", f"__r{name}__", f"__i{name}__")
@@ -223,7 +223,9 @@ def _call(walk: Any, frame: Any, node: ast.Call) -> Value:
             items = attributes.iterate(walk, evaluate(walk, frame, argument.value))
             if items is None:
                 if not calls.takes_any(function):
-                    raise walk.refuse(frame, node, f"`{ast.unparse(argument)}`: how many arguments these are is not known")
+                    raise walk.refuse(
+                        frame, node, f"`{ast.unparse(argument)}`: how many arguments these are is not known. Pass them one by one"
+                    )
                 items = [New()]
             args.extend(items)
         else:
@@ -250,7 +252,7 @@ def _unaryop(walk: Any, frame: Any, node: ast.UnaryOp) -> Value:
     if isinstance(value, Known) and plain(value.object):
         return Known(_UNARY[type(node.op)](value.object))
     if not _countable(value):
-        raise NotReplayable(f"an operation on {value}")
+        raise NotReplayable(reasons.unfit(value))
     calls.read(walk, value)
     attributes.own_of_tensors(walk, f"__{_UNARY[type(node.op)].__name__}__")
     return New(nullable=False)
@@ -292,14 +294,18 @@ def _compare(walk: Any, frame: Any, node: ast.Compare) -> Value:
 def _compared(walk: Any, kind: ast.cmpop, left: Value, right: Value) -> Value:
     identity = isinstance(kind, (ast.Is, ast.IsNot))
     if identity and not (_has_identity(left, right) and _has_identity(right, left)):
-        raise NotReplayable(f"whether {left} and {right} are one object is asked, and only their content is the same at each call")
+        raise NotReplayable(
+            f"whether {left} and {right} are one object is asked, and only their content is the same at each call. Compare with =="
+        )
     if isinstance(left, Known) and isinstance(right, Known):
         if identity or (plain(left.object) and plain(right.object)):
             return Known(bool(_COMPARE[type(kind)](left.object, right.object)))
         if isinstance(kind, (ast.In, ast.NotIn)) and type(right.object) in (*attributes.DICTS, list, set) and plain(left.object):
             attributes.guard_content(walk, right)
             if not all(plain(item) or type(item).__eq__ is object.__eq__ for item in right.object):
-                raise NotReplayable(f"whether {left} is in {right} is asked, which its elements' class decides (__eq__)")
+                raise NotReplayable(
+                    f"whether {left} is in {right} is asked, which its elements' class decides (__eq__). Ask before the step"
+                )
             return Known(bool(_COMPARE[type(kind)](left.object, right.object)))
         if isinstance(left.object, type) and isinstance(right.object, type):
             return Known(bool(_COMPARE[type(kind)](left.object, right.object)))
@@ -336,7 +342,7 @@ def _compared(walk: Any, kind: ast.cmpop, left: Value, right: Value) -> Value:
         if type(kind) not in (ast.In, ast.NotIn):
             attributes.own_of_tensors(walk, f"__{_COMPARE[type(kind)].__name__}__")
         return New()
-    raise NotReplayable(f"a comparison of {left} and {right}")
+    raise NotReplayable(f"{left} is compared with {right}: {reasons.unfit(right if _countable(left) else left)}")
 
 
 def _has_identity(value: Value, other: Value) -> bool:

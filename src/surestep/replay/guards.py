@@ -44,11 +44,13 @@ class Guards:
         self.slots: dict[tuple[int, str], tuple[Any, Any, Any, str]] = {}
         self.unfilled: dict[tuple[int, Any], tuple[Mapping[Any, Any], Any, str]] = {}
         self.sets: dict[int, tuple[set, frozenset, str]] = {}
+        self.returns: list[tuple[Any, str, int]] = []  # what the step's `return`s give, and where they stand
         self.schedulers: list[Any] = []  # whose step() the call calls
         self.closures = 0  # how many step closures the call adds
         self.reduces = False  # whether gradients are reduced over the processes, in `xm.optimizer_step`
         self.closed: dict[int, Container[Any]] = {}  # mappings that the call has changed by now, and their keys that it hasn't
         self.kept: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where tensors of the call are kept: a container and a key
+        self.lines: dict[tuple[int, Any], tuple[str, int]] = {}  # where the code says so
 
     # What the walk notes
 
@@ -56,9 +58,14 @@ class Guards:
         """What a class holds: always the same view, so that nothing is guarded twice."""
         return self.classes.setdefault(kind, vars(kind))
 
-    def keep(self, container: Any, key: Any) -> None:
+    def keep(self, container: Any, key: Any, file: str, line: int) -> None:
         """``container[key]`` is a tensor that the call makes; an object's ``__dict__`` for an attribute."""
         self.kept[id(container), key] = (container, key)
+        self.lines[id(container), key] = (file, line)
+
+    def returned(self) -> tuple[str | None, int]:
+        """The file and line of the step's last ``return``; None for a lambda, or a module of PyTorch's."""
+        return self.returns[-1][1:] if self.returns else (None, 0)
 
     def close(self, mapping: Mapping[Any, Any], but: Container[Any]) -> None:
         """From here on the call may not read the mapping, but for some keys: Python that a replay runs at its end has changed it."""

@@ -32,7 +32,7 @@ def method(walk: Any, receiver: Known, function: Any, args: list[Value], kwargs:
         return Known(None)
     if function.__name__ == "step":
         if args or kwargs:
-            raise NotReplayable(f"{receiver}.step(closure) runs the closure's Python")
+            raise NotReplayable(f"{receiver}.step(closure) runs the closure's Python. Call backward() in the step, and step() without one")
         return step(walk, receiver)
     raise NotReplayable(f"{receiver}.{function.__name__}() is not known to do the same at each call")
 
