@@ -491,6 +491,73 @@ def tensors_of_a_list_by_operators(device):
     return Case(step, between)
 
 
+@case(True)
+def lists_that_grow(device):
+    """Appended to by a replay too; cleared, replaced and written by the user between calls."""
+    net, optimizer = trained(device)
+    inner = plain_step(net, optimizer)
+    held = {"losses": [], "norms": [0.0]}
+
+    def step(x):
+        loss = inner(x)
+        held["losses"].append(loss)
+        for parameter in (net[0].weight, net[2].weight):
+            held["norms"].append(parameter.grad.norm())
+        held["norms"][-1] = loss * 2
+        return loss
+
+    def between(i):
+        if i == 5:
+            held["losses"].clear()
+        if i == 7:
+            held["norms"] = []
+        if i == 9:
+            held["losses"][-1].zero_()
+            held["norms"].insert(0, 3.0)
+
+    return Case(step, between, lambda: held)
+
+
+@case(False)
+def a_list_that_grows_is_read(device):
+    losses = []
+
+    def step(x):
+        losses.append(x.sum())
+        return x * len(losses) + losses[0]
+
+    return Case(step, state=lambda: losses)
+
+
+@case(False)
+def a_list_that_grows_at_times(device):
+    losses = []
+
+    def step(x):
+        if x.sum() > 0:
+            losses.append(x.sum())
+        return x * 2
+
+    return Case(step, state=lambda: losses)
+
+
+@case(True)
+def what_wants_gradients_is_said_again(device):
+    net, optimizer = trained(device)
+    inner = plain_step(net, optimizer)
+    trains = {"first": True}
+
+    def step(x):
+        net[0].requires_grad_(trains["first"])
+        net[2].bias.requires_grad_(True)
+        return inner(x)
+
+    def between(i):
+        trains["first"] = i < 5 or i > 9
+
+    return Case(step, between, lambda: [*net.parameters(), [parameter.requires_grad for parameter in net.parameters()]])
+
+
 REPLACED = {
     "backward": (torch.Tensor, lambda f: lambda self: f(self * 2)),
     "__rsub__": (torch.Tensor, lambda f: lambda self, other: f(self, other) * 2),

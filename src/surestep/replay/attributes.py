@@ -498,7 +498,10 @@ def _entry(walk: Any, value: Known, key: Value) -> Value:
     if isinstance(thing, (str, range)) or is_container(thing, SEQUENCES):
         if not isinstance(thing, (tuple, str, range)):
             walk.guards.sequence(thing, value.path)
-        return walk.known(thing[key.object], path)
+        try:
+            return walk.known(thing[key.object], path)
+        except (IndexError, TypeError) as error:
+            raise NotReplayable(f"{path} is not there before the step: {error}") from None
     if type(thing) in (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict):
         entries = children(walk, value)
         if isinstance(key.object, slice):

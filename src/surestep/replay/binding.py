@@ -5,7 +5,7 @@ Python.
 from __future__ import annotations
 
 import weakref
-from itertools import starmap
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from surestep.control.counting import is_place
 from surestep.loop.updates import RULES, flags_of
 from surestep.replay.capture import Taken, Where, graph_nodes
-from surestep.replay.guards import Guards
+from surestep.replay.guards import Appended, Guards
 from surestep.replay.results import flatten
 from surestep.replay.signature import Arguments
 from surestep.replay.values import NotReplayable
@@ -200,8 +200,12 @@ class Binding:
         self.single = self.spec.is_leaf()
         self.keeps = list(self.guards.kept.values())
         told = [("the step returns", *self.guards.returned())] * len(leaves)
-        told += [(f"{key!r} keeps", *self.guards.lines[id(container), key]) for container, key in self.keeps]
-        leaves = [*leaves, *starmap(_held, self.keeps)]
+        told += [
+            ("a list keeps" if type(key) is Appended else f"{key!r} keeps", *self.guards.lines[id(container), key])
+            for container, key in self.keeps
+        ]
+        appended = Counter(id(container) for container, key in self.keeps if type(key) is Appended)
+        leaves = [*leaves, *(_held(container, key, appended[id(container)]) for container, key in self.keeps)]
         places = {id(storage): index for index, storage in taken.outputs.items()}
         grads = [grad for param, grad in zip(before.params, before.grads, strict=True) for grad in (grad, param.grad)]
         others = {id(tensor._storage) for tensor in (*arguments.tensors, *grads) if type(tensor) is XlaTensor} | self.outside
@@ -293,9 +297,10 @@ class Binding:
         )
 
 
-def _held(container: Any, key: Any) -> Any:
+def _held(container: Any, key: Any, appended: int) -> Any:
+    """What a call has kept there; ``appended`` is how many it has appended to this list."""
     try:
-        held = container[key]
+        held = container[key.number - appended if type(key) is Appended else key]
     except (KeyError, IndexError):
         held = None
     if not isinstance(held, torch.Tensor):

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from surestep import _compat
-from surestep.replay import actions, attributes, control, instances, modules, optimizers, reasons, scaler
+from surestep.replay import actions, attributes, control, instances, modules, optimizers, reasons, scaler, stores
 from surestep.replay.known import MATH, PURE, is_tensor_function, managers, named, refusal, tensor_methods
-from surestep.replay.values import Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
+from surestep.replay.values import Argument, Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
 
 _LIST_METHODS = {"append", "extend", "insert"}
 _PURE_METHODS = {
@@ -248,6 +248,8 @@ def _method(walk: Any, function: Bound, args: list[Value], kwargs: dict[str, Val
             known = _figures(thing, name, args, kwargs)
             if known is not None:
                 return known
+        if name == "requires_grad_" and not kwargs and _wants_already(receiver, args):
+            return receiver
         if name not in tensor_methods():
             raise NotReplayable(reasons.of_method(receiver, name))
         made = computed(walk, args, kwargs, gives_none(name))
@@ -259,6 +261,8 @@ def _method(walk: Any, function: Bound, args: list[Value], kwargs: dict[str, Val
         return attributes.generic(walk, receiver, args[0].object)
     if isinstance(thing, type):
         raise refusal(getattr(thing, name, thing))
+    if type(thing) is list and name == "append" and stores.appended(walk, thing, args):
+        return Known(None)
     if isinstance(thing, (list, dict, set, deque)):
         raise NotReplayable(
             f"{receiver}.{name}() changes a {type(thing).__name__} that outlives the call. Do it after the step with what that returns, "
@@ -267,6 +271,12 @@ def _method(walk: Any, function: Bound, args: list[Value], kwargs: dict[str, Val
     raise NotReplayable(
         f"{receiver}.{name}() is not known to compute only: it is a {type(thing).__name__}'s. Call it outside, and pass what it gives"
     )
+
+
+def _wants_already(tensor: Known, args: list[Value]) -> bool:
+    """Whether ``requires_grad_()`` changes nothing of a tensor from outside, of which it is guarded whether it wants a gradient."""
+    wanted = args[0] if args else Known(True)
+    return not isinstance(tensor, Argument) and isinstance(wanted, Known) and tensor.object.requires_grad is wanted.object
 
 
 def _objects(values: list[Value]) -> list[Any]:

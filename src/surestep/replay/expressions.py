@@ -237,6 +237,7 @@ def _call(walk: Any, frame: Any, node: ast.Call) -> Value:
             kwargs.update(attributes.mapping(walk, value))
         else:
             kwargs[keyword.arg] = value
+    walk.line = (frame.file, node.lineno)
     return calls.call(walk, function, args, kwargs)
 
 

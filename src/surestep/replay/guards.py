@@ -23,6 +23,12 @@ _storage, _layout = itemgetter("_storage"), itemgetter("_layout")
 _requires_grad, _hooks, _hooks_after = map(attrgetter, ("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks"))
 
 
+class Appended(NamedTuple):
+    """In place of a key: the end of a list, and how many the call has appended to it before."""
+
+    number: int
+
+
 class Guards:
     """What a walk through a step's code has read from outside of it."""
 
@@ -59,7 +65,7 @@ class Guards:
         return self.classes.setdefault(kind, vars(kind))
 
     def keep(self, container: Any, key: Any, file: str, line: int) -> None:
-        """``container[key]`` is a tensor that the call makes; an object's ``__dict__`` for an attribute."""
+        """``container[key]`` is a tensor that the call makes; an object's ``__dict__`` for an attribute, and ``Appended`` to a list."""
         self.kept[id(container), key] = (container, key)
         self.lines[id(container), key] = (file, line)
 

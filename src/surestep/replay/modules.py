@@ -252,6 +252,12 @@ def method(walk: Any, receiver: Known, function: Any, args: list[Value], kwargs:
         return _averaged(walk, receiver, args[0])
     if name == "state_dict" and not args and not kwargs:
         return _state_dict(walk, receiver)
+    if name == "requires_grad_":
+        wanted = args[0] if args else kwargs.get("requires_grad", Known(True))
+        parts = _parts(walk, receiver, "_parameters").values()
+        if not isinstance(wanted, Known) or any(part.object.requires_grad is not bool(wanted.object) for part in parts):
+            raise NotReplayable(f"{receiver}.requires_grad_() changes what the parameters want. Call it before the step")
+        return receiver
     if name in ("train", "eval"):
         return _mode(walk, receiver, name, args, kwargs)
     raise NotReplayable(f"{receiver}.{name}() is not known to do the same at each call")

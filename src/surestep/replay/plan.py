@@ -27,7 +27,7 @@ from surestep.observe import events
 from surestep.observe.events import Cause
 from surestep.replay.binding import Binding, Entry, Result, Same
 from surestep.replay.capture import Taken
-from surestep.replay.guards import Guards
+from surestep.replay.guards import Appended, Guards
 from surestep.replay.signature import Arguments
 from surestep.replay.values import NotReplayable
 from surestep.tensor.xla_tensor import XlaTensor, alias, fresh
@@ -259,7 +259,10 @@ class Plan(Binding):
             kept = made[len(made) - len(self.keeps) :]
             del made[len(made) - len(self.keeps) :]
             for (container, key), tensor in zip(self.keeps, kept, strict=True):
-                container[key] = tensor
+                if type(key) is Appended:
+                    container.append(tensor)
+                else:
+                    container[key] = tensor
         for optimizer in self.compared:
             drift.stepped(optimizer)
         result = made[0] if self.single else tree_unflatten(made, self.spec)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from surestep.replay import attributes, expressions, instances
+from surestep.replay.guards import Appended
 from surestep.replay.values import Known, New, NotReplayable, Value
 
 
@@ -54,6 +55,15 @@ def _kept(walk: Any, frame: Any, target: ast.expr, container: Value, key: Value,
         return False
     walk.guards.keep(container.object, key.object, frame.file, target.lineno)
     walk.kept[id(container.object), key.object] = value  # which is what the call finds there from now on
+    return True
+
+
+def appended(walk: Any, container: list[Any], args: list[Value]) -> bool:
+    """``losses.append(loss)``: the same at the end of a list, where a replay appends its own."""
+    if walk.branches or len(args) != 1 or not isinstance(args[0], New) or args[0].type not in (None, torch.Tensor):
+        return False
+    number = sum(held is container and type(key) is Appended for held, key in walk.guards.kept.values())
+    walk.guards.keep(container, Appended(number), *walk.line)
     return True
 
 

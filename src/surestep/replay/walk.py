@@ -63,6 +63,7 @@ class Walk:
         self.scaling: set[int] = set()  # gradient scalers that are in the middle of a round
         self.raises = 0  # statements so far that raise
         self.branches = 0  # how many branches that weren't decided lie around
+        self.line: tuple[str, int] = ("", 0)  # of the call that is followed
         self.waiting: list[Callable[[], Any]] = []  # generators' elements that nobody has asked for yet
 
     def known(self, thing: Any, path: str) -> Known:
