@@ -518,6 +518,23 @@ def lists_that_grow(device):
     return Case(step, between, lambda: held)
 
 
+@case(True)
+def containers_of_parameters(device):
+    listed = nn.ParameterList([nn.Parameter(f64(4, device=device, v=2.0))])
+    named = nn.ParameterDict({"a": nn.Parameter(f64(4, device=device, v=3.0))})
+
+    def step(x):
+        return (x * listed[0] + named["a"]).detach()
+
+    def between(i):
+        if i == 5:
+            named["a"] = nn.Parameter(f64(4, device=device, v=5.0))
+        if i == 9:
+            listed[0] = nn.Parameter(f64(4, device=device, v=7.0))
+
+    return Case(step, between)
+
+
 @case(False)
 def a_list_that_grows_is_read(device):
     losses = []

@@ -579,6 +579,20 @@ def the_rate_after_its_scheduler():
     return step
 
 
+@reason("optimizer's lr is a tensor", "float(")
+def a_rate_that_is_a_tensor():
+    net = model("xla")
+    optimizer = torch.optim.SGD(net.parameters(), lr=torch.tensor(0.1))
+
+    def step(x):
+        optimizer.zero_grad()
+        net(x).sum().backward()
+        optimizer.step()  # <-
+        return x * 2
+
+    return step
+
+
 @reason("of torch.optim", "are replayed")
 def an_optimizer_of_the_users():
     class Other(torch.optim.SGD):

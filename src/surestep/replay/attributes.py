@@ -509,4 +509,8 @@ def _entry(walk: Any, value: Known, key: Value) -> Value:
         names = list(entries)
         name = key.object if isinstance(key.object, str) else names[key.object]
         return Known(entries[name], path)
+    if type(thing) is torch.nn.ParameterDict or (type(thing) is torch.nn.ParameterList and type(key.object) is int and key.object >= 0):
+        return attribute(walk, value, str(key.object))
+    if isinstance(thing, torch.nn.Module):
+        raise NotReplayable(f"an entry of {value} (a {type(thing).__name__}) is not followed. Take it by attribute")
     raise NotReplayable(f"an entry is asked for. {reasons.unfit(value)}")

@@ -79,6 +79,10 @@ def step(walk: Any, receiver: Known) -> Value:
     _guard(walk, receiver)
     if any(id(group) in walk.guards.closed for group in optimizer.param_groups):
         raise NotReplayable(f"{receiver}.step() comes after its scheduler's step(). PyTorch wants it before")
+    for group in optimizer.param_groups:
+        tensor = next((name for name, value in group.items() if isinstance(value, torch.Tensor)), None)
+        if tensor is not None:
+            raise NotReplayable(f"{receiver}'s {tensor} is a tensor. Make it a number, which a replay takes anew at each call: float(...)")
     walk.guards.optimizers[id(optimizer)] = (optimizer, receiver.path)
     return Known(None)
 
