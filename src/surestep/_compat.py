@@ -112,6 +112,17 @@ def generator_identity(generator: torch.Generator) -> int:
 use_count: Callable[[Any], int] = torch.Tensor._use_count  # type: ignore[missing-attribute] (in C; the stub lacks it)
 
 
+def around_swaps(heard: Callable[[], None]) -> None:
+    """``heard`` is called at each swap of two tensors' contents, whoever asks for it: its last part is in C, looked up at each."""
+    swap: Callable[[torch.Tensor, torch.Tensor], None] = torch._C._swap_tensor_impl
+
+    def swapped(t1: torch.Tensor, t2: torch.Tensor) -> None:
+        heard()
+        swap(t1, t2)
+
+    torch._C._swap_tensor_impl = swapped
+
+
 # What gives a parametrized tensor its new contents, by swapping where it takes the tensor for a traceable wrapper.
 PARAMETRIZES = torch.nn.utils.parametrize._maybe_set.__code__
 

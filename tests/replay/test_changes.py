@@ -691,6 +691,7 @@ def betas_in_a_list(device):
 
 @pytest.fixture(autouse=True)
 def _as_pytorch_has_it():
+    torch.zeros((), device="xla")  # the device's first use puts its own functions there
     linear, sgd = nn.functional.linear, _SGD.sgd
     yield
     nn.functional.linear, _SGD.sgd = linear, sgd

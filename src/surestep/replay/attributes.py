@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from surestep.replay import instances
+from surestep.replay import instances, reasons
 from surestep.replay.known import FIGURES, FOLLOWED, TENSOR_PROPERTIES, TRUSTED, tensor_methods
 from surestep.replay.values import Argument, Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
 
@@ -51,11 +51,13 @@ def attribute(walk: Any, value: Value, name: str) -> Value:
     if isinstance(value, New) and (instances.is_instance(value) or instances.is_named_tuple(value.type)):
         return instances.attribute(walk, value, name)
     if isinstance(value, New):
+        if value.type in (None, torch.Tensor):
+            own_of_tensors(walk, name)
         return _of_new(value, name)
     if isinstance(value, Super):
         return _of_super(walk, value, name)
     if isinstance(value, Bound | Local | Either):
-        raise NotReplayable(f"{name!r} of {value}: which object that is, is not known")
+        raise NotReplayable(f"{name!r} of {value}: which object that is, is not known. Decide on the branch outside of the step")
     raise AssertionError(value)
 
 
@@ -79,16 +81,16 @@ def _of_plain(walk: Any, value: Known, name: str, path: str) -> Value:
 def _of_class(walk: Any, value: Known, name: str, path: str) -> Value:
     kind = value.object
     if type(kind) is not type and hasattr(type(inspect.getattr_static(type(kind), name, None)), "__set__"):
-        raise NotReplayable(f"{path} is what the class's own class says")
+        raise NotReplayable(f"{path} is what the class's own class says, which is not followed. Make it an attribute of the class")
     found = held(walk, kind, name)
     if found is MISSING:
         if hasattr(type(kind), name):
-            raise NotReplayable(f"{path} is what the class's own class says")
+            raise NotReplayable(f"{path} is what the class's own class says, which is not followed. Make it an attribute of the class")
         raise Missing(f"{path} is not there")
     if isinstance(found, (staticmethod, classmethod)):
         return Known(found.__func__ if isinstance(found, staticmethod) else _Method(found.__func__, value, path), path)
     if not isinstance(found, (types.FunctionType, *_METHODS[:2])) and hasattr(type(found), "__get__"):
-        raise NotReplayable(f"{path} is computed by a descriptor")
+        raise NotReplayable(f"{path} is computed by a descriptor. Make it a property, or a plain attribute")
     return walk.known(found, path)
 
 
@@ -119,7 +121,7 @@ def _of_new(value: New, name: str) -> Value:
         if name in TENSOR_PROPERTIES:
             return New(nullable=name == "grad")
         if name not in tensor_methods():
-            raise NotReplayable(f"{name!r} of a tensor is not followed")
+            raise NotReplayable(reasons.of_method("a tensor", name) if hasattr(torch.Tensor, name) else f"a tensor has no {name!r}")
     return Bound(value, name)
 
 
@@ -140,6 +142,7 @@ def _of_known(walk: Any, value: Known, name: str) -> Value:
 def _of_tensor(walk: Any, value: Known, name: str, path: str) -> Value:
     tensor = value.object
     walk.tensor(value)
+    own_of_tensors(walk, name)
     if name in FIGURES:
         return Known(getattr(tensor, name), path)  # of the layout, which is guarded
     if name in TENSOR_PROPERTIES or name == "grad_fn":
@@ -150,7 +153,7 @@ def _of_tensor(walk: Any, value: Known, name: str, path: str) -> Value:
         raise NotReplayable(f"{path} is not followed")
     own = vars(tensor)  # what somebody has put there
     if isinstance(value, Argument):
-        raise NotReplayable(f"{path}: an attribute of an argument")
+        raise NotReplayable(f"{path}: what is put on a tensor that is passed is not guarded. Pass it as an argument of its own")
     if name in own:
         walk.guards.item(own, name, own[name], f"{value.path}.")
         return walk.known(own[name], path)
@@ -158,12 +161,22 @@ def _of_tensor(walk: Any, value: Known, name: str, path: str) -> Value:
     raise Missing(f"{path} is not there")
 
 
+def own_of_tensors(walk: Any, *names: str) -> None:
+    """What these names of ``torch.Tensor``'s are, in Python: PyTorch's own, and so at each call."""
+    held = walk.guards.of_class(torch.Tensor)
+    for name in names:
+        if name in held:
+            if isinstance(held[name], types.FunctionType) and not is_library(held[name]):
+                raise NotReplayable(f"torch.Tensor.{name} was replaced, and isn't followed")
+            walk.guards.item(held, name, held[name], "torch.Tensor.")
+
+
 def _of_module(walk: Any, module: types.ModuleType, name: str, path: str) -> Value:
     names = vars(module)
     if name not in names:
         found = getattr(module, name, None)  # a module's own __getattr__, which loads what it names
         if not trusted(module.__name__) or not isinstance(found, (types.ModuleType, types.FunctionType, type)):
-            raise NotReplayable(f"{path} is computed by its module")
+            raise NotReplayable(f"{path} is computed by its module (__getattr__). Take it from there once, outside of the step")
         return Known(found, path)
     walk.guards.item(names, name, names[name], f"{module.__name__}.")
     return walk.known(names[name], path)
@@ -223,7 +236,9 @@ def generic(walk: Any, value: Known, name: str) -> Value:
     path = f"{value.path}.{name}" if value.path else name
     plainly = next((each["__getattribute__"] for each in map(vars, kind.__mro__) if _is_own(each)), None)
     if plainly not in GENERIC:
-        raise NotReplayable(f"{path}: {kind.__name__} decides what its attributes are (__getattribute__)")
+        raise NotReplayable(
+            f"{path}: {kind.__name__} decides what its attributes are (__getattribute__), and is not followed. Take it outside of the step"
+        )
     found = held(walk, kind, name)
     if name == "__dict__" and isinstance(getattr(thing, "__dict__", None), dict):
         return Known(vars(thing), path)  # which is guarded with the class
@@ -237,7 +252,7 @@ def generic(walk: Any, value: Known, name: str) -> Value:
         walk.guards.slot(thing, found, found.__get__(thing), path)
         return walk.known(found.__get__(thing), path)
     if found is not MISSING and hasattr(type(found), "__set__"):
-        raise NotReplayable(f"{path} is computed by a descriptor")
+        raise NotReplayable(f"{path} is computed by a descriptor. Make it a property, or a plain attribute")
     own = getattr(thing, "__dict__", {})
     if (id(own), name) in walk.kept:
         return walk.kept[id(own), name]
@@ -286,14 +301,16 @@ def from_class(walk: Any, value: Known | New, held: Any, path: str) -> Value:
     if isinstance(held, staticmethod):
         return Known(held.__func__, path)
     if isinstance(held, classmethod):
-        kind: Any = type(value.object) if isinstance(value, Known) else value.type
-        return Known(_Method(held.__func__, Known(kind), path), path)
+        kind: Any = value.type if isinstance(value, New) else value.object if isinstance(value.object, type) else type(value.object)
+        return Known(_Method(held.__func__, Known(kind, kind.__name__), path), path)
+    if isinstance(held, types.FunctionType) and isinstance(value, Known) and isinstance(value.object, type):
+        return Known(held, path)  # of super() in a class method
     if isinstance(held, types.FunctionType):
         return Known(_Method(held, value, path), path)
     if isinstance(held, _METHODS):
         return Bound(value, path.rpartition(".")[2])
     if hasattr(type(held), "__get__"):
-        raise NotReplayable(f"{path} is computed by a descriptor")
+        raise NotReplayable(f"{path} is computed by a descriptor. Make it a property, or a plain attribute")
     return walk.known(held, path)
 
 
@@ -342,9 +359,9 @@ def guard_content(walk: Any, value: Known) -> None:
     elif type(thing) is set and all(map(plain, thing)):
         walk.guards.members(thing, value.path)
     elif isinstance(thing, (set, frozenset)):
-        raise NotReplayable(f"{value}: the order of a set's elements is not told")
+        raise NotReplayable(f"{value}: the order of a set's elements is not told. Make it a tuple outside of the step: tuple(sorted(...))")
     else:
-        raise NotReplayable(f"what {value} (a {type(thing).__name__}) holds is decided by its class")
+        raise NotReplayable(f"what {value} (a {type(thing).__name__}) holds is decided by its class. Make it a list, a tuple or a dict")
 
 
 def _guard_inner(walk: Any, item: Any, path: str) -> None:
@@ -366,8 +383,7 @@ def children(walk: Any, value: Known) -> dict[str, Any]:
 def iterate(walk: Any, value: Value) -> list[Value] | None:
     """The elements of an iterable, None where they aren't known one by one."""
     if isinstance(value, New) and value.type is types.GeneratorType:
-        items, value.items = value.items, None  # it is used up, or in the middle
-        return items
+        return taken(value)
     if isinstance(value, New):
         if value.type is dict and isinstance(value.items, dict):
             return [Known(key) for key in value.items]
@@ -398,7 +414,15 @@ def iterate(walk: Any, value: Value) -> list[Value] | None:
             own = vars(thing)
             walk.guards.whole(own["_parameters"], value.path)
             return [Known(item, f"{value.path}[{name}]") for name, item in own["_parameters"].items()]
-    raise NotReplayable(f"the elements of {value} are not followed")
+    if isinstance(value, Known) and (isinstance(value.object, (set, frozenset)) or hasattr(type(value.object), "__next__")):
+        raise NotReplayable(reasons.unfit(value))
+    raise NotReplayable(f"the elements of {value} are not followed, as those of lists, tuples, dicts and PyTorch's containers are")
+
+
+def taken(iterator: New) -> list[Value] | None:
+    """What an iterator gives: it is used up then, or in the middle."""
+    items, iterator.items = iterator.items, None
+    return items() if callable(items) else items
 
 
 def element(walk: Any, value: Value) -> Value:
@@ -422,7 +446,7 @@ def mapping(walk: Any, value: Value) -> dict[str, Value]:
     if isinstance(value, Known) and is_container(value.object, DICTS):
         guard_content(walk, value)
         return {key: Known(item, f"{value.path}[{key!r}]") for key, item in value.object.items()}
-    raise NotReplayable(f"the entries of {value} are not known")
+    raise NotReplayable(f"the entries of {value} are not known. Write a dict whose keys are numbers and texts that the code shows")
 
 
 def subscript(walk: Any, value: Value, key: Value) -> Value:
@@ -443,7 +467,7 @@ def subscript(walk: Any, value: Value, key: Value) -> Value:
         return Either()
     if isinstance(value, Known):
         return _entry(walk, value, key)
-    raise NotReplayable(f"an entry of {value}, which depends on a branch")
+    raise NotReplayable(f"an entry of {value} is asked for. Decide on the branch outside of the step")
 
 
 def _read(walk: Any, key: Value) -> None:
@@ -462,7 +486,7 @@ def _entry(walk: Any, value: Known, key: Value) -> Value:
         if isinstance(thing, (tuple, list, str)) and plain(tuple(thing)):
             guard_content(walk, value)
             return New()
-        raise NotReplayable(f"an entry of {value} by a key that is not known")
+        raise NotReplayable(f"an entry of {value} by a key that is not known: keys are numbers and texts that the code shows")
     path = f"{value.path}[{key.object!r}]"
     if isinstance(thing, (dict, list)) and (id(thing), key.object) in walk.kept:
         return walk.kept[id(thing), key.object]
@@ -474,7 +498,10 @@ def _entry(walk: Any, value: Known, key: Value) -> Value:
     if isinstance(thing, (str, range)) or is_container(thing, SEQUENCES):
         if not isinstance(thing, (tuple, str, range)):
             walk.guards.sequence(thing, value.path)
-        return walk.known(thing[key.object], path)
+        try:
+            return walk.known(thing[key.object], path)
+        except (IndexError, TypeError) as error:
+            raise NotReplayable(f"{path} is not there before the step: {error}") from None
     if type(thing) in (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict):
         entries = children(walk, value)
         if isinstance(key.object, slice):
@@ -482,4 +509,8 @@ def _entry(walk: Any, value: Known, key: Value) -> Value:
         names = list(entries)
         name = key.object if isinstance(key.object, str) else names[key.object]
         return Known(entries[name], path)
-    raise NotReplayable(f"an entry of {value} is not followed")
+    if type(thing) is torch.nn.ParameterDict or (type(thing) is torch.nn.ParameterList and type(key.object) is int and key.object >= 0):
+        return attribute(walk, value, str(key.object))
+    if isinstance(thing, torch.nn.Module):
+        raise NotReplayable(f"an entry of {value} (a {type(thing).__name__}) is not followed. Take it by attribute")
+    raise NotReplayable(f"an entry is asked for. {reasons.unfit(value)}")

@@ -5,6 +5,7 @@ Python.
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +13,8 @@ import torch
 
 from surestep.control.counting import is_place
 from surestep.loop.updates import RULES, flags_of
-from surestep.replay.capture import Taken, graph_nodes
-from surestep.replay.guards import Guards
+from surestep.replay.capture import Taken, Where, graph_nodes
+from surestep.replay.guards import Appended, Guards
 from surestep.replay.results import flatten
 from surestep.replay.signature import Arguments
 from surestep.replay.values import NotReplayable
@@ -35,9 +36,7 @@ class Entry:
     """The gradients of all that a step can see, before it runs; None where there is none."""
 
     def __init__(self, guards: Guards):
-        self.params: list[torch.Tensor] = [
-            tensor for tensor, _ in guards.tensors.values() if isinstance(tensor, XlaTensor) and tensor.requires_grad and tensor.is_leaf
-        ]
+        self.params: list[torch.Tensor] = [tensor for tensor, _ in guards.tensors.values() if _may_have_a_gradient(tensor, guards)]
         self.grads: list[torch.Tensor | Gone | None] = [param.grad for param in self.params]
         self.arrays = [grad._storage.array if type(grad) is XlaTensor else None for grad in self.grads]
 
@@ -51,6 +50,13 @@ class Entry:
             self.grads[number] = grad = None
             living = tensor()
             self.grads[number] = gone if living is None else living
+
+
+def _may_have_a_gradient(tensor: torch.Tensor, guards: Guards) -> bool:
+    """A parameter that is frozen may have one from before, or be given one: an optimizer steps it then, and `zero_grad` takes it away."""
+    if not isinstance(tensor, XlaTensor) or not tensor.is_leaf:
+        return False
+    return tensor.requires_grad or isinstance(tensor, torch.nn.Parameter) or id(tensor) in guards.stepped
 
 
 class Result(NamedTuple):
@@ -115,11 +121,13 @@ class Binding:
         self.original = self.bindings()
 
     def _bind_leaves(self, of: _Owners, arguments: Arguments, before: Entry, taken: Taken) -> None:
-        sent = {id(array): source for source, array in taken.uploads}
+        sent = {id(array): (source, where) for source, array, where in taken.uploads}
         if any(tensor.requires_grad for tensor in arguments.tensors):
-            raise NotReplayable("an argument wants a gradient")
+            raise NotReplayable(
+                "an argument wants a gradient, of which a replay would not hear. Pass it detached, or hold it as parameters are"
+            )
         if len(set(map(id, taken.leaves))) < len(taken.leaves) or len(of.grads) < sum(grad is not None for grad in before.grads):
-            raise NotReplayable("two of the tensors share their memory")
+            raise NotReplayable("two of the tensors that it reads share their memory, gradients maybe. Clone one of them before the step")
         self.kept: list[Storage] = []
         self.storages: list[Storage | None] = []
         self.from_argument: list[tuple[int, int]] = []
@@ -133,7 +141,7 @@ class Binding:
             if known in of.arguments:
                 self.from_argument.append((position, of.arguments[known]))
             elif id(array) in sent:
-                self.from_host.append((position, _host_argument(arguments, sent[id(array)])))
+                self.from_host.append((position, _host_argument(arguments, *sent[id(array)])))
             elif known in of.grads:
                 number = of.grads[known]
                 grad = before.grads[number]
@@ -147,12 +155,14 @@ class Binding:
                 self.storages[-1] = storage
                 self.kept.append(storage)  # type: ignore[bad-argument-type]
             else:
-                raise NotReplayable("the step reads a tensor of which it can't be told where it comes from")
+                raise NotReplayable(
+                    "the step reads a tensor that its code doesn't show: an object of a library holds it, say. Pass it as an argument"
+                )
         self.outside = frozenset(of.outside)  # identities of the storages of all tensors from outside that the code shows
         if not self.apart(arguments):
-            raise NotReplayable("two arguments, or an argument and a tensor from outside, share their memory")
+            raise NotReplayable("two arguments, or an argument and a tensor from outside, share their memory. Pass a copy (.clone())")
         if len({tensor.data_ptr() for tensor in arguments.host if tensor.numel()}) < sum(tensor.numel() > 0 for tensor in arguments.host):
-            raise NotReplayable("two arguments on the CPU share their memory")
+            raise NotReplayable("two arguments on the CPU share their memory. Pass a copy (.clone())")
 
     def apart(self, arguments: Arguments) -> bool:
         """Whether no argument shares memory with another, or with a tensor from outside."""
@@ -189,7 +199,13 @@ class Binding:
         leaves, self.spec = flatten((result, [given for _, given, _ in taken.closures]) if self.closures else result)
         self.single = self.spec.is_leaf()
         self.keeps = list(self.guards.kept.values())
-        leaves = [*leaves, *(_held(container, key) for container, key in self.keeps)]
+        told = [("the step returns", *self.guards.returned())] * len(leaves)
+        told += [
+            ("a list keeps" if type(key) is Appended else f"{key!r} keeps", *self.guards.lines[id(container), key])
+            for container, key in self.keeps
+        ]
+        appended = Counter(id(container) for container, key in self.keeps if type(key) is Appended)
+        leaves = [*leaves, *(_held(container, key, appended[id(container)]) for container, key in self.keeps)]
         places = {id(storage): index for index, storage in taken.outputs.items()}
         grads = [grad for param, grad in zip(before.params, before.grads, strict=True) for grad in (grad, param.grad)]
         others = {id(tensor._storage) for tensor in (*arguments.tensors, *grads) if type(tensor) is XlaTensor} | self.outside
@@ -203,7 +219,9 @@ class Binding:
         self.output_layouts: dict[int, Layout] = {}
         for position, leaf in enumerate(leaves):
             if not isinstance(leaf, torch.Tensor):
-                self.results.append(_constant(leaf))
+                if leaf is not None and type(leaf) not in _CONSTANTS:
+                    raise _unfit(told[position], f"{_named(leaf)}. Take tensors, Python's numbers, and tuples, lists or dicts of them")
+                self.results.append(leaf)
             elif id(leaf) in slots:
                 self.results.append(Same(slots[id(leaf)]))
             elif id(leaf) in of_argument:
@@ -211,16 +229,16 @@ class Binding:
             elif id(leaf) in known:
                 self.results.append(Result(None, known[id(leaf)], None, None))
             elif type(leaf) is XlaTensor and id(leaf._storage) in others:
-                raise NotReplayable("the step returns a view of an argument, a gradient or a tensor from outside. Return a copy (.clone())")
+                raise _unfit(told[position], "a view of an argument, a gradient or a tensor from outside. Take a copy: .clone()")
             elif type(leaf) is not XlaTensor or id(leaf._storage) not in places:
-                raise NotReplayable(
-                    "the step returns a tensor that its program doesn't compute: a CPU tensor, or a view of one from outside"
+                raise _unfit(
+                    told[position], "a tensor that the step doesn't compute: one of the CPU, or sent from there. Make it before the step"
                 )
             elif leaf.grad_fn is not None and leaf.grad_fn not in consumed:
-                raise NotReplayable(
-                    "the step returns a tensor through which gradients are still to flow. Put backward() into the step too, return it "
-                    "detached, or call it under torch.no_grad()"
-                )
+                what = "a tensor through which gradients are still to flow"
+                raise _unfit(told[position], f"{what}. Put backward() into the step too, detach it, or call the step under torch.no_grad()")
+            elif leaf.requires_grad and leaf.grad_fn is None:
+                raise _unfit(told[position], "a new tensor that wants a gradient. Make it outside of the step, or detach it")
             else:
                 slots[id(leaf)] = position
                 self.results.append(Result(None, None, places[id(leaf._storage)], leaf._layout))
@@ -258,7 +276,10 @@ class Binding:
                 self.to_kept.append((index, storage))
                 self.written.append(of.outside[known])
             elif index not in returned:
-                raise NotReplayable("a tensor that the step makes is kept somewhere. Return it, or write it in place")
+                raise NotReplayable(
+                    "a tensor that the step makes is kept somewhere: in an object of a library, on a context, in a cycle. Return it, or "
+                    "write it in place"
+                )
         if len(self.new_grads) < len(made):
             raise NotReplayable("a gradient is not computed by the step's program")
 
@@ -276,9 +297,10 @@ class Binding:
         )
 
 
-def _held(container: Any, key: Any) -> Any:
+def _held(container: Any, key: Any, appended: int) -> Any:
+    """What a call has kept there; ``appended`` is how many it has appended to this list."""
     try:
-        held = container[key]
+        held = container[key.number - appended if type(key) is Appended else key]
     except (KeyError, IndexError):
         held = None
     if not isinstance(held, torch.Tensor):
@@ -286,15 +308,23 @@ def _held(container: Any, key: Any) -> Any:
     return held
 
 
-def _host_argument(arguments: Arguments, source: torch.Tensor) -> int:
+def _host_argument(arguments: Arguments, source: torch.Tensor, where: Where) -> int:
     for number, tensor in enumerate(arguments.host):
         figures = [(each.data_ptr(), each.shape, each.stride(), each.dtype) for each in (tensor, source)]
         if figures[0] == figures[1]:
             return number
-    raise NotReplayable("a host tensor that is no argument is sent to the device. Send it before, or pass it")
+    raise NotReplayable("a host tensor that is no argument is sent to the device. Send it before the step, or pass it", *where)
 
 
-def _constant(leaf: Any) -> Any:
-    if leaf is None or type(leaf) in (int, float, bool, str, complex, torch.dtype, torch.device, torch.Size):
-        return leaf
-    raise NotReplayable(f"the step returns a {type(leaf).__name__}. Return tensors, numbers, and tuples, lists or dicts of them")
+_CONSTANTS = (int, float, bool, str, complex, torch.dtype, torch.device, torch.Size)
+
+
+def _named(leaf: Any) -> str:
+    kind = type(leaf)
+    return f"a {kind.__name__}" if kind.__module__ == "builtins" else f"a {kind.__module__}.{kind.__qualname__}"
+
+
+def _unfit(told: tuple[str, str | None, int], why: str) -> NotReplayable:
+    """What can't be returned or kept, and where it is."""
+    what, file, line = told
+    return NotReplayable(f"{what} {why}", file, line)

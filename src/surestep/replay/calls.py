@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from surestep import _compat
-from surestep.replay import actions, attributes, control, instances, modules, optimizers, scaler
+from surestep.replay import actions, attributes, control, instances, modules, optimizers, reasons, scaler, stores
 from surestep.replay.known import MATH, PURE, is_tensor_function, managers, named, refusal, tensor_methods
-from surestep.replay.values import Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
+from surestep.replay.values import Argument, Bound, Either, Known, Local, Missing, New, NotReplayable, Super, Value, plain
 
 _LIST_METHODS = {"append", "extend", "insert"}
 _PURE_METHODS = {
@@ -45,7 +45,7 @@ def call(walk: Any, function: Value, args: list[Value], kwargs: dict[str, Value]
     if isinstance(function, New) and isinstance(function.type, type) and issubclass(function.type, torch.nn.Module):
         return computed(walk, args, kwargs, nullable=False)  # a loss function that the call has made
     if not isinstance(function, Known):
-        raise NotReplayable(f"{function} is called: which function that is, is not known")
+        raise NotReplayable(f"{function} is called: which function that is, is not known. Choose it outside of the step")
     thing, receivers = attributes.unbound(function.object)
     args = [*receivers, *args]
     if receivers:
@@ -118,7 +118,9 @@ def _special_method(walk: Any, function: Any, args: list[Value], kwargs: dict[st
         return actions.scheduler_step(walk, receiver, args[1:], kwargs)
     if isinstance(receiver.object, torch.optim.Optimizer):
         return optimizers.method(walk, receiver, function, args[1:], kwargs)
-    if isinstance(receiver.object, type) and issubclass(receiver.object, torch.autograd.Function) and function.__name__ == "apply":
+    if isinstance(receiver.object, type) and issubclass(receiver.object, torch.autograd.Function):
+        if function.__name__ != "apply" or not attributes.is_library(function):
+            return None
         return modules.autograd_function(walk, receiver, args[1:])
     return None
 
@@ -148,7 +150,7 @@ def _decorated(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Va
     manager = cells["ctx_factory"].cell_contents if "ctx_factory" in cells else None
     owner = getattr(manager, "__self__", manager)
     if inner is None or (type(owner) not in managers() and owner not in managers()):
-        raise NotReplayable(f"the decorator of {named(function)} is not followed")
+        raise NotReplayable(f"the decorator of {named(function)} is not followed. Use `with` inside of the function")
     return call(walk, Known(inner, path), args, kwargs)
 
 
@@ -204,21 +206,19 @@ def read(walk: Any, value: Value) -> None:
             attributes.guard_content(walk, value)
             for item in thing.values() if isinstance(thing, dict) else thing:
                 read(walk, Known(item, f"an entry of {value}"))
-        elif not plain(thing) and not isinstance(thing, (type, torch.Generator)) and not callable(thing):
-            raise NotReplayable(f"{value} (a {type(thing).__name__}) is given to a function of PyTorch's")
-        elif callable(thing) and not isinstance(thing, type) and not plain(thing):
-            raise NotReplayable(f"{value} is given to a function that calls it")
+        elif not plain(thing) and not isinstance(thing, (type, torch.Generator)):
+            raise NotReplayable(reasons.unfit(value))
     elif isinstance(value, New) and value.type is types.GeneratorType:
         for item in attributes.iterate(walk, value) or ():
             read(walk, item)
+    elif instances.is_instance(value):
+        raise NotReplayable(reasons.unfit(value))
     elif isinstance(value, New):
         items = value.items.values() if isinstance(value.items, dict) else value.items or ()
         for item in items:
             read(walk, item)
-    elif isinstance(value, Either):
-        raise NotReplayable(f"{value} is computed with")
     else:
-        raise NotReplayable(f"{value} is given to a function that calls it")
+        raise NotReplayable(reasons.unfit(value))
 
 
 def _method(walk: Any, function: Bound, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -229,7 +229,7 @@ def _method(walk: Any, function: Bound, args: list[Value], kwargs: dict[str, Val
     if isinstance(receiver, New):
         return _method_of_new(walk, receiver, name, args, kwargs)
     if not isinstance(receiver, Known):
-        raise NotReplayable(f"{name}() of {receiver}")
+        raise NotReplayable(f"{name}() of {receiver}: which object that is, is not known. Decide on the branch outside of the step")
     thing = receiver.object
     if isinstance(thing, torch.Tensor):
         walk.tensor(receiver)
@@ -248,8 +248,10 @@ def _method(walk: Any, function: Bound, args: list[Value], kwargs: dict[str, Val
             known = _figures(thing, name, args, kwargs)
             if known is not None:
                 return known
+        if name == "requires_grad_" and not kwargs and _wants_already(receiver, args):
+            return receiver
         if name not in tensor_methods():
-            raise NotReplayable(f"{receiver}.{name}() does more than to compute")
+            raise NotReplayable(reasons.of_method(receiver, name))
         made = computed(walk, args, kwargs, gives_none(name))
         return receiver if name.endswith("_") and not name.endswith("__") else made
     kinds = (dict, OrderedDict, defaultdict, list, tuple, set, frozenset, str, int, float)
@@ -259,7 +261,22 @@ def _method(walk: Any, function: Bound, args: list[Value], kwargs: dict[str, Val
         return attributes.generic(walk, receiver, args[0].object)
     if isinstance(thing, type):
         raise refusal(getattr(thing, name, thing))
-    raise NotReplayable(f"{receiver}.{name}() changes something that outlives the call, or is not known to compute only")
+    if type(thing) is list and name == "append" and stores.appended(walk, thing, args):
+        return Known(None)
+    if isinstance(thing, (list, dict, set, deque)):
+        raise NotReplayable(
+            f"{receiver}.{name}() changes a {type(thing).__name__} that outlives the call. Do it after the step with what that returns, "
+            f"or in add_step_closure"
+        )
+    raise NotReplayable(
+        f"{receiver}.{name}() is not known to compute only: it is a {type(thing).__name__}'s. Call it outside, and pass what it gives"
+    )
+
+
+def _wants_already(tensor: Known, args: list[Value]) -> bool:
+    """Whether ``requires_grad_()`` changes nothing of a tensor from outside, of which it is guarded whether it wants a gradient."""
+    wanted = args[0] if args else Known(True)
+    return not isinstance(tensor, Argument) and isinstance(wanted, Known) and tensor.object.requires_grad is wanted.object
 
 
 def _objects(values: list[Value]) -> list[Any]:
@@ -282,19 +299,22 @@ def _method_of_new(walk: Any, receiver: New, name: str, args: list[Value], kwarg
         raise NotReplayable(f"{name} of an object that the call makes")
     if receiver.type in (None, torch.Tensor, object):
         if receiver.type is not object and name not in tensor_methods():
-            raise NotReplayable(f"{name}() does more than to compute")
+            raise NotReplayable(reasons.of_method("a tensor", name))
         return computed(walk, args, kwargs, receiver.type is object or gives_none(name))
     if name in _LIST_METHODS and receiver.type is list:
         return _grown(walk, receiver, name, args)
-    if name in ("update", "setdefault", "pop", "clear", "remove", "sort", "reverse", "add"):
+    if name in ("update", "setdefault", "pop", "clear", "reverse", "add"):
         from surestep.replay.expressions import require_owned
 
         require_owned(receiver)
+        computed(walk, args, kwargs)
         receiver.items = None
         return Either()
     if name in _PURE_METHODS:
         return _method_of_container(walk, receiver, name, args, kwargs)
-    raise NotReplayable(f"{name}() of {receiver} is not followed")
+    raise NotReplayable(
+        f"{name}() of {receiver} is not followed. Write it with the operations of lists and dicts that are: append, items, get"
+    )
 
 
 def _grown(walk: Any, receiver: New, name: str, args: list[Value]) -> Value:
@@ -308,6 +328,13 @@ def _grown(walk: Any, receiver: New, name: str, args: list[Value]) -> Value:
 
 def _method_of_container(walk: Any, receiver: Value, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A method that only looks: of a dict, a list, a text, a number."""
+    if name == "get":
+        if not all(isinstance(key, New) or (isinstance(key, Known) and plain(key.object)) for key in args[:1]):
+            raise NotReplayable(f"an entry of {receiver} by a key that is not known: keys are numbers and texts that the code shows")
+    elif name in ("index", "count") and not _is_compared_plainly(receiver):
+        raise NotReplayable(f"{receiver}.{name}() compares elements, which their class decides (__eq__). Do it outside of the step")
+    else:
+        computed(walk, args, kwargs)
     if isinstance(receiver, Known) and isinstance(receiver.object, (dict, list)):
         attributes.guard_content(walk, receiver)
     entries = _entries(receiver)
@@ -333,6 +360,13 @@ def _method_of_container(walk: Any, receiver: Value, name: str, args: list[Value
     if kind in (str, int, float, None):
         return New(str if kind is str else None)
     return Either()
+
+
+def _is_compared_plainly(receiver: Value) -> bool:
+    """Whether no code of the user's compares the elements of a list."""
+    if isinstance(receiver, New):
+        return receiver.items is not None and instances.computes(receiver)
+    return isinstance(receiver, Known) and (not isinstance(receiver.object, list) or all(map(plain, receiver.object)))
 
 
 def _entries(receiver: Value) -> dict[Any, Value] | None:
@@ -370,7 +404,7 @@ def _builtin(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Valu
             return Known(type(args[0].object))
         return New()
     if any(isinstance(value, Known) and isinstance(value.object, enum.Enum) for value in args) and function in (str, repr):
-        raise NotReplayable(f"a text is made of {args[0]}")
+        raise NotReplayable(f"a text is made of {args[0]}. Make it outside of the step, or of its name: {args[0]}.name")
     if all(isinstance(value, Known) and plain(value.object) for value in (*args, *kwargs.values())):
         try:
             found = function(*_objects(args), **_named_objects(kwargs))
@@ -383,12 +417,12 @@ def _builtin(walk: Any, function: Any, args: list[Value], kwargs: dict[str, Valu
 
 def _getattr(walk: Any, function: Any, args: list[Value]) -> Value:
     if not isinstance(args[1], Known):
-        raise NotReplayable("an attribute by a name that is not known")
+        raise NotReplayable("an attribute is asked for by a name that is not known. Give it as a text, or keep the objects in a dict")
     raises = walk.raises
     try:
         found = attributes.attribute(walk, args[0], args[1].object)
         if walk.raises != raises and (function is hasattr or len(args) > 2):
-            raise NotReplayable(f"whether {args[0]} has {args[1].object!r} is decided by code of its class")
+            raise NotReplayable(f"whether {args[0]} has {args[1].object!r} is decided by code of its class. Ask before the step")
     except Missing:
         if function is hasattr:
             return Known(False)
@@ -411,7 +445,7 @@ def _kinds(walk: Any, value: Value) -> tuple[type, ...]:
     else:
         parts = []
     if not parts:
-        raise NotReplayable(f"isinstance() of {value}")
+        raise NotReplayable(f"isinstance() asks for {value}, which is no class that is known. Name the classes")
     return tuple(kind for part in parts for kind in _kinds(walk, part))
 
 
@@ -419,7 +453,7 @@ def _isinstance(walk: Any, value: Known | New, kinds: tuple[type, ...]) -> Value
     kind = type(value.object) if isinstance(value, Known) else value.type
     for each in kinds:
         if not _tells_by_bases(each, kind):
-            raise NotReplayable(f"isinstance(..., {each.__name__}) is answered by Python code of that class")
+            raise NotReplayable(f"isinstance(..., {each.__name__}) is answered by Python code of that class. Ask before the step")
     if isinstance(value, Known):
         if not plain(value.object) and not isinstance(value.object, torch.Tensor):
             walk.guards.type(value.object)
@@ -461,10 +495,11 @@ def _next(walk: Any, args: list[Value]) -> Value:
     """The next element of an iterator that the call makes."""
     iterator: Any = args[0]
     if iterator.type is not types.GeneratorType or iterator.items is None:
-        raise NotReplayable(f"next() of {iterator}")
-    if not iterator.items:
-        raise NotReplayable("next() at the end of an iterator")
-    found, rest = iterator.items[0], iterator.items[1:]
+        raise NotReplayable(f"next() of {iterator} is not followed. Use a loop, or an index")
+    items = attributes.taken(iterator)
+    if not items:
+        raise NotReplayable("next() at the end of an iterator, or of one whose elements are not known")
+    found, rest = items[0], items[1:]
     iterator.items = None if walk.branches else rest
     return found
 
@@ -488,6 +523,8 @@ def _rearranged(walk: Any, function: Any, args: list[Value], kwargs: dict[str, V
         return New(once, known[0][::-1])
     if function is sorted:
         if kwargs or not all(isinstance(item, Known) and plain(item.object) for item in known[0]):
-            raise NotReplayable("sorted() of what is not known")
+            raise NotReplayable(
+                "sorted() with a key, or of what is not known, is not followed. Sort outside of the step; tensors with torch.sort"
+            )
         return New(list, sorted(known[0], key=lambda item: item.object))  # type: ignore[missing-attribute]
     return New(once, known[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from surestep.loop import boundaries
 from surestep.observe import events, frames
 from surestep.observe.events import Event
+from surestep.replay.scope import BREAKS, INSTEAD
 from surestep.replay.values import NotReplayable
 from surestep.tensor import generator as generators
 from surestep.tensor import update, xla_tensor
@@ -22,6 +24,8 @@ from surestep.trace.recorder import Recorder
 from surestep.trace.records import Call, Record, Seed, needs
 from surestep.trace.storage import Storage
 from surestep.trace.trie import Place
+
+Where = tuple[str | None, int]  # a file, and a line in it
 
 _LOOKS = {"__get__", "detach", "requires_grad_", "tensor", "as_tensor"}  # of a CPU tensor that is sent to the device, say
 # What tells a tensor's values.
@@ -63,7 +67,7 @@ class Taken(NamedTuple):
     updates: list[update.Noted]
     roots: list[Any]
     closures: list[tuple[Any, tuple, bool]]  # that were added, their arguments, and whether they run on another thread
-    uploads: list[tuple[torch.Tensor, Any]]
+    uploads: list[tuple[torch.Tensor, Any, Where]]  # from the host: what, the array, and where
     collectives: list[Any]  # what the processes agree on before the program is run
 
 
@@ -75,7 +79,8 @@ class Watch(TorchFunctionMode):
         self.recorder = recorder
         self.others = [other for other in recorders if other is not recorder]
         self.problem: NotReplayable | None = None
-        self.uploads: list[tuple[torch.Tensor, Any]] = []
+        self.uploads: list[tuple[torch.Tensor, Any, Where]] = []
+        self.mixed: Where = (None, 0)  # where an operation took a number from a CPU tensor
         self.updates: list[update.Noted] = []
         self.roots: list[Any] = []
         self.closures: list[tuple[Any, tuple, bool]] = []
@@ -87,11 +92,16 @@ class Watch(TorchFunctionMode):
         self.recorder.watch, self.recorder.limit = self._before_an_operation, 0
         self.stop = events.listen(self._heard)
         update.watched, xla_tensor.watched_roots, boundaries.watched_closures = self.updates, self.roots, self.closures
+        self.show, self.shown = warnings.showwarning, self._show_warning
+        warnings.showwarning = self.shown
         super().__enter__()
         return self
 
     def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
         super().__exit__(exc_type, exc_val, exc_tb)
+        if warnings.showwarning is self.shown:  # else somebody has put another there, and takes it away
+            warnings.showwarning = self.show
+        del self.show, self.shown
         self.stop()
         del self.stop  # which refers to this, and so would keep the graphs that backward went through
         self.recorder.watch = None
@@ -103,19 +113,20 @@ class Watch(TorchFunctionMode):
 
     def _heard(self, event: Event) -> None:
         if event.name == "transfer_in":
-            self.uploads.append((event.data["source"], event.data["array"]))
+            self.uploads.append((event.data["source"], event.data["array"], _where()))
         elif event.name == "transfer_out":
             self.note("a value is read on the host. Read it after the step, or hand it to add_step_closure", event.line)
         elif event.name == "fallback":
-            self.note(f"{event.data.get('operation', 'an operation')} runs on the host", event.line)
+            operation = event.data.get("operation", "an operation")
+            self.note(f"{operation} runs on the host. Write it with operations that the device has (docs/operators.md)", event.line)
         elif event.name == "boundary":
-            self.note(f"there is a boundary inside ({event.data['cause'].value})", event.line)
+            cause = event.data["cause"]
+            self.note(f"{BREAKS.get(cause, cause.value)}. {INSTEAD.get(cause, 'Leave it to the end of the step.')}".rstrip("."), event.line)
 
     def note(self, reason: str, line: frames.Line | None = None) -> None:
         """The first problem is the one to be told."""
         if self.problem is None:
-            line = line or frames.user_line()
-            self.problem = NotReplayable(reason, line.file if line else None, line.line if line else 0)
+            self.problem = NotReplayable(reason, *_where(line))
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -123,9 +134,17 @@ class Watch(TorchFunctionMode):
         if self.problem is None and name not in _LOOKS:
             made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, torch.Tensor)]
-            if tensors and (made or name in _READS) and not any(isinstance(leaf, XlaTensor) for leaf in tensors):
-                self.note(f"{name} computes on the host, where its operands or random numbers may be others at the next call")
+            if not any(isinstance(leaf, XlaTensor) for leaf in tensors):
+                if tensors and (made or name in _READS):
+                    self.note(f"{name} computes on the host, where its operands may be others at the next call. {_INSTEAD}")
+            elif self.mixed[0] is None and any(type(leaf) is torch.Tensor and not leaf.ndim for leaf in tensors):
+                self.mixed = _where()
         return result
+
+    def _show_warning(self, message: Any, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+        """PyTorch's C++ warns at the innermost frame, which is the one of ours that calls it: it belongs to the user's line."""
+        here = frames.user_line() if filename == __file__ else None
+        self.show(message, category, here.file if here else filename, here.line if here else lineno, file, line)
 
     def taken(self) -> Taken:
         """What was recorded. Raises ``NotReplayable`` where a replay would leave something out."""
@@ -133,11 +152,13 @@ class Watch(TorchFunctionMode):
         if self.problem is not None:
             raise self.problem.alone()
         if recorder.serial != self.serial or any(other.count != count for other, count in zip(self.others, self.before, strict=True)):
-            raise NotReplayable("there is a boundary inside, or another device is used")
+            raise NotReplayable("there is a boundary inside, or another device is used. Leave the boundary to the step's end")
         records = recorder.place.records()
         for record in records:
             if isinstance(record, Call) and any(isinstance(part, HostScalar) for part in tree_leaves((record.arguments, record.keywords))):
-                raise NotReplayable(f"{record.operation} takes a number from a CPU tensor, which may be another at the next call")
+                raise NotReplayable(
+                    f"{record.operation} takes a number from a CPU tensor, which may be another at the next call. {_INSTEAD}", *self.mixed
+                )
         return Taken(
             recorder.place,
             list(recorder.leaves),
@@ -154,6 +175,14 @@ class Watch(TorchFunctionMode):
         )
 
 
+_INSTEAD = "Make the tensor on the device (device='xla'), or pass it as an argument"
+
+
+def _where(line: frames.Line | None = None) -> Where:
+    line = line or frames.user_line()
+    return (line.file, line.line) if line else (None, 0)
+
+
 def _draws(recorder: Recorder, records: list[Record]) -> list[Draws]:
     found, position = [], 0
     seeds = iter(recorder.seeds.items())
@@ -162,7 +191,7 @@ def _draws(recorder: Recorder, records: list[Record]) -> list[Draws]:
             (number, seed), (_, first) = next(seeds)
             generator = generators.drawing(number)
             if generator is None or generator.initial_seed() != seed:
-                raise NotReplayable("random numbers come from a CPU generator, or the seed is set inside")
+                raise NotReplayable("random numbers come from a CPU generator, or the seed is set inside. Seed before the step")
             found.append(Draws(generator, position, generator.get_offset() - first))
         position += needs(record)[2]
     return found

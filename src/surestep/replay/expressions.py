@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from surestep.replay import attributes, calls, instances, stores
+from surestep.replay import attributes, calls, instances, reasons, stores
 from surestep.replay.values import Bound, Either, Known, Local, Missing, New, NotReplayable, Value, join, plain
 
 _BINARY: dict[type[ast.operator], Any] = {
@@ -52,7 +52,7 @@ def evaluate(walk: Any, frame: Any, node: ast.expr) -> Value:
         raise walk.refuse(frame, node, "the step is too long to be followed")
     handler = _HANDLERS.get(type(node))
     if handler is None:
-        raise walk.refuse(frame, node, f"`{ast.unparse(node)}` is not followed")
+        raise walk.refuse(frame, node, f"`{ast.unparse(node)}` is not followed. Compute it outside of the step, and pass it")
     try:
         return handler(walk, frame, node)
     except NotReplayable as error:
@@ -70,7 +70,7 @@ def is_tensor(value: Value) -> bool:
 def require_owned(container: New) -> None:
     """A container is about to be changed, which must be the call's own."""
     if not container.owned:
-        raise NotReplayable("a list or dict that was handed in is changed, which outlives the call")
+        raise NotReplayable("a list or dict that was handed in is changed, which outlives the call. Return a new one")
 
 
 def truth(walk: Any, value: Value) -> bool | None:
@@ -88,10 +88,12 @@ def truth(walk: Any, value: Value) -> bool | None:
             return len(attributes.children(walk, value)) > 0
         walk.guards.type(thing)
         if any(attributes.in_class(walk, type(thing), name) for name in ("__bool__", "__len__")):
-            raise NotReplayable(f"whether {value} is true is asked, which its class decides")
+            raise NotReplayable(f"whether {value} is true is asked, which its class decides. Ask for an attribute of it")
         return True
     if isinstance(value, New):
-        if value.type in (list, tuple, dict, set) and value.items is not None:
+        if instances.is_instance(value):
+            return instances.truth(walk, value)
+        if (value.type in (list, tuple, dict, set) or instances.is_named_tuple(value.type)) and value.items is not None:
             return len(value.items) > 0
         return True if value.type is object else None
     if isinstance(value, Bound):
@@ -99,7 +101,7 @@ def truth(walk: Any, value: Value) -> bool | None:
     return None if isinstance(value, Either) else True
 
 
-def binary(kind: ast.operator, left: Value, right: Value) -> Value:
+def binary(walk: Any, kind: ast.operator, left: Value, right: Value) -> Value:
     """``left op right``"""
     if isinstance(left, Known) and isinstance(right, Known) and plain(left.object) and plain(right.object):
         try:
@@ -111,8 +113,12 @@ def binary(kind: ast.operator, left: Value, right: Value) -> Value:
             if left.items is not None and right.items is not None and isinstance(kind, ast.Add):  # type: ignore[missing-attribute]
                 return New(one.type, [*left.items, *right.items])  # type: ignore[missing-attribute]
             return New(one.type)
-    if not all(_countable(value) for value in (left, right)):
-        raise NotReplayable(f"an operation on {left if not _countable(left) else right}")
+    for value in (left, right):
+        if not _countable(value):
+            raise NotReplayable(reasons.unfit(value))
+        calls.read(walk, value)
+    name = _BINARY[type(kind)].__name__.strip("_")
+    attributes.own_of_tensors(walk, f"__{name}__", f"__r{name}__", f"__i{name}__")
     kinds = {value.type if isinstance(value, New) else type(value.object) for value in (left, right)}  # type: ignore[missing-attribute]
     return New(str) if kinds == {str} else New(nullable=False)
 
@@ -121,7 +127,7 @@ def _countable(value: Value) -> bool:
     """What arithmetic on it has no effect."""
     if isinstance(value, Known):
         return plain(value.object) or isinstance(value.object, torch.Tensor)
-    return isinstance(value, New) and value.type not in (dict, object)
+    return instances.computes(value)
 
 
 def set_item(walk: Any, container: Value, key: Value, value: Value) -> None:
@@ -217,7 +223,9 @@ def _call(walk: Any, frame: Any, node: ast.Call) -> Value:
             items = attributes.iterate(walk, evaluate(walk, frame, argument.value))
             if items is None:
                 if not calls.takes_any(function):
-                    raise walk.refuse(frame, node, f"`{ast.unparse(argument)}`: how many arguments these are is not known")
+                    raise walk.refuse(
+                        frame, node, f"`{ast.unparse(argument)}`: how many arguments these are is not known. Pass them one by one"
+                    )
                 items = [New()]
             args.extend(items)
         else:
@@ -229,11 +237,12 @@ def _call(walk: Any, frame: Any, node: ast.Call) -> Value:
             kwargs.update(attributes.mapping(walk, value))
         else:
             kwargs[keyword.arg] = value
+    walk.line = (frame.file, node.lineno)
     return calls.call(walk, function, args, kwargs)
 
 
 def _binop(walk: Any, frame: Any, node: ast.BinOp) -> Value:
-    return binary(node.op, evaluate(walk, frame, node.left), evaluate(walk, frame, node.right))
+    return binary(walk, node.op, evaluate(walk, frame, node.left), evaluate(walk, frame, node.right))
 
 
 def _unaryop(walk: Any, frame: Any, node: ast.UnaryOp) -> Value:
@@ -244,7 +253,9 @@ def _unaryop(walk: Any, frame: Any, node: ast.UnaryOp) -> Value:
     if isinstance(value, Known) and plain(value.object):
         return Known(_UNARY[type(node.op)](value.object))
     if not _countable(value):
-        raise NotReplayable(f"an operation on {value}")
+        raise NotReplayable(reasons.unfit(value))
+    calls.read(walk, value)
+    attributes.own_of_tensors(walk, f"__{_UNARY[type(node.op)].__name__}__")
     return New(nullable=False)
 
 
@@ -284,12 +295,18 @@ def _compare(walk: Any, frame: Any, node: ast.Compare) -> Value:
 def _compared(walk: Any, kind: ast.cmpop, left: Value, right: Value) -> Value:
     identity = isinstance(kind, (ast.Is, ast.IsNot))
     if identity and not (_has_identity(left, right) and _has_identity(right, left)):
-        raise NotReplayable(f"whether {left} and {right} are one object is asked, and only their content is the same at each call")
+        raise NotReplayable(
+            f"whether {left} and {right} are one object is asked, and only their content is the same at each call. Compare with =="
+        )
     if isinstance(left, Known) and isinstance(right, Known):
         if identity or (plain(left.object) and plain(right.object)):
             return Known(bool(_COMPARE[type(kind)](left.object, right.object)))
         if isinstance(kind, (ast.In, ast.NotIn)) and type(right.object) in (*attributes.DICTS, list, set) and plain(left.object):
             attributes.guard_content(walk, right)
+            if not all(plain(item) or type(item).__eq__ is object.__eq__ for item in right.object):
+                raise NotReplayable(
+                    f"whether {left} is in {right} is asked, which its elements' class decides (__eq__). Ask before the step"
+                )
             return Known(bool(_COMPARE[type(kind)](left.object, right.object)))
         if isinstance(left.object, type) and isinstance(right.object, type):
             return Known(bool(_COMPARE[type(kind)](left.object, right.object)))
@@ -321,8 +338,12 @@ def _compared(walk: Any, kind: ast.cmpop, left: Value, right: Value) -> Value:
             found = any(item.object == left.object for item in items[1:])  # type: ignore[missing-attribute]
             return Known(found is isinstance(kind, ast.In))
     if all(_countable(value) for value in (left, right)):
+        for value in (left, right):
+            calls.read(walk, value)
+        if type(kind) not in (ast.In, ast.NotIn):
+            attributes.own_of_tensors(walk, f"__{_COMPARE[type(kind)].__name__}__")
         return New()
-    raise NotReplayable(f"a comparison of {left} and {right}")
+    raise NotReplayable(f"{left} is compared with {right}: {reasons.unfit(right if _countable(left) else left)}")
 
 
 def _has_identity(value: Value, other: Value) -> bool:
@@ -382,64 +403,82 @@ def _dict(walk: Any, frame: Any, node: ast.Dict) -> Value:
 
 
 def _joinedstr(walk: Any, frame: Any, node: ast.JoinedStr) -> Value:
+    parts: list[Value] = []
     for part in node.values:
-        if isinstance(part, ast.FormattedValue):
-            value = evaluate(walk, frame, part.value)
-            if not _countable(value) or (isinstance(value, Known) and isinstance(value.object, enum.Enum)):
-                raise NotReplayable(f"a text is made of {value}")
+        if not isinstance(part, ast.FormattedValue):
+            parts.append(evaluate(walk, frame, part))
+            continue
+        value = evaluate(walk, frame, part.value)
+        how = Known("") if part.format_spec is None else evaluate(walk, frame, part.format_spec)
+        if not _countable(value) or (isinstance(value, Known) and isinstance(value.object, enum.Enum)):
+            raise walk.refuse(frame, part, f"a text is made of {value}. Make it outside of the step, or of numbers and texts")
+        simple = isinstance(value, Known) and type(value.object) in (int, float, bool, str, type(None))
+        if simple and isinstance(how, Known) and part.conversion == -1:
+            parts.append(Known(format(value.object, how.object)))  # type: ignore[missing-attribute]
+        else:
+            parts.append(New(str))
+    if all(isinstance(part, Known) for part in parts):
+        return Known("".join(part.object for part in parts))  # type: ignore[missing-attribute]
     return New(str)
 
 
 def _comprehension(kind: type) -> Any:
     def make(walk: Any, frame: Any, node: Any) -> Value:
         if any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node)):
-            raise NotReplayable("`:=` in a comprehension")
-        before = frame.names
-        elements: list[Value] | None = []
-        stack = ExitStack()
-
-        def one() -> None:
-            nonlocal elements
-            if kind is dict:
-                evaluate(walk, frame, node.key)
-                evaluate(walk, frame, node.value)
-                elements = None
-            else:
-                value = evaluate(walk, frame, node.elt)
-                elements = None if elements is None else [*elements, value]
-
-        def over(position: int) -> None:
-            nonlocal elements
-            if position == len(node.generators):
-                one()
-                return
-            generator = node.generators[position]
-            source = evaluate(walk, frame, generator.iter)
-            items = attributes.iterate(walk, source)
-            if items is None:
-                items = [attributes.element(walk, source)]
-                elements = None
-                stack.enter_context(walk.undecided())
-            for item in items:
-                stores.store(walk, frame, generator.target, item)
-                known: bool | None = True
-                for test in generator.ifs:
-                    found = truth(walk, evaluate(walk, frame, test))
-                    known = None if found is None else known and found
-                    if found is None:
-                        elements = None
-                        stack.enter_context(walk.undecided())
-                    elif not found:
-                        break
-                if known is not False:
-                    over(position + 1)
-
-        with stack:  # what is not decided anywhere isn't decided to the end
-            over(0)
-        frame.names = before
-        return New(kind, elements)
+            raise NotReplayable("`:=` in a comprehension is not followed. Write a loop")
+        first = evaluate(walk, frame, node.generators[0].iter)
+        if kind is types.GeneratorType:
+            return New(kind, walk.later(lambda: _elements(walk, frame, node, first)))
+        return New(kind, _elements(walk, frame, node, first))
 
     return make
+
+
+def _elements(walk: Any, frame: Any, node: Any, first: Value) -> Any:
+    """What a comprehension makes, with names of its own; None where that isn't known one by one."""
+    inner = frame.inside()
+    elements: Any = {} if isinstance(node, ast.DictComp) else []
+    stack = ExitStack()
+
+    def one() -> None:
+        nonlocal elements
+        if not isinstance(node, ast.DictComp):
+            value = evaluate(walk, inner, node.elt)
+            elements = None if elements is None else [*elements, value]
+            return
+        key, value = evaluate(walk, inner, node.key), evaluate(walk, inner, node.value)
+        known = elements is not None and isinstance(key, Known) and plain(key.object)
+        elements = {**elements, key.object: value} if known else None  # type: ignore[missing-attribute]
+
+    def over(position: int) -> None:
+        nonlocal elements
+        if position == len(node.generators):
+            one()
+            return
+        generator = node.generators[position]
+        source = first if position == 0 else evaluate(walk, inner, generator.iter)
+        items = attributes.iterate(walk, source)
+        if items is None:
+            items = [attributes.element(walk, source)]
+            elements = None
+            stack.enter_context(walk.undecided())
+        for item in items:
+            stores.store(walk, inner, generator.target, item)
+            known: bool | None = True
+            for test in generator.ifs:
+                found = truth(walk, evaluate(walk, inner, test))
+                known = None if found is None else known and found
+                if found is None:
+                    elements = None
+                    stack.enter_context(walk.undecided())
+                elif not found:
+                    break
+            if known is not False:
+                over(position + 1)
+
+    with stack:  # what is not decided anywhere isn't decided to the end
+        over(0)
+    return elements
 
 
 def _lambda(walk: Any, frame: Any, node: ast.Lambda) -> Value:

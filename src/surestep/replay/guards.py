@@ -16,10 +16,17 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from surestep.replay.values import NotReplayable, same
+from surestep.tensor import swaps
 
 _MISSING = object()
 _storage, _layout = itemgetter("_storage"), itemgetter("_layout")
 _requires_grad, _hooks, _hooks_after = map(attrgetter, ("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks"))
+
+
+class Appended(NamedTuple):
+    """In place of a key: the end of a list, and how many the call has appended to it before."""
+
+    number: int
 
 
 class Guards:
@@ -38,15 +45,18 @@ class Guards:
         self.orders: dict[int, tuple[type, tuple]] = {}
         self.counts: dict[int, tuple[Any, int, str]] = {}
         self.optimizers: dict[int, tuple[torch.optim.Optimizer, str]] = {}
+        self.stepped: set[int] = set()  # identities of the optimizers' parameters
         self.classes: dict[type, Mapping[str, Any]] = {}
         self.slots: dict[tuple[int, str], tuple[Any, Any, Any, str]] = {}
         self.unfilled: dict[tuple[int, Any], tuple[Mapping[Any, Any], Any, str]] = {}
         self.sets: dict[int, tuple[set, frozenset, str]] = {}
+        self.returns: list[tuple[Any, str, int]] = []  # what the step's `return`s give, and where they stand
         self.schedulers: list[Any] = []  # whose step() the call calls
         self.closures = 0  # how many step closures the call adds
         self.reduces = False  # whether gradients are reduced over the processes, in `xm.optimizer_step`
         self.closed: dict[int, Container[Any]] = {}  # mappings that the call has changed by now, and their keys that it hasn't
         self.kept: dict[tuple[int, Any], tuple[Any, Any]] = {}  # where tensors of the call are kept: a container and a key
+        self.lines: dict[tuple[int, Any], tuple[str, int]] = {}  # where the code says so
 
     # What the walk notes
 
@@ -54,9 +64,14 @@ class Guards:
         """What a class holds: always the same view, so that nothing is guarded twice."""
         return self.classes.setdefault(kind, vars(kind))
 
-    def keep(self, container: Any, key: Any) -> None:
-        """``container[key]`` is a tensor that the call makes; an object's ``__dict__`` for an attribute."""
+    def keep(self, container: Any, key: Any, file: str, line: int) -> None:
+        """``container[key]`` is a tensor that the call makes; an object's ``__dict__`` for an attribute, and ``Appended`` to a list."""
         self.kept[id(container), key] = (container, key)
+        self.lines[id(container), key] = (file, line)
+
+    def returned(self) -> tuple[str | None, int]:
+        """The file and line of the step's last ``return``; None for a lambda, or a module of PyTorch's."""
+        return self.returns[-1][1:] if self.returns else (None, 0)
 
     def close(self, mapping: Mapping[Any, Any], but: Container[Any]) -> None:
         """From here on the call may not read the mapping, but for some keys: Python that a replay runs at its end has changed it."""
@@ -366,7 +381,8 @@ def _types(objects: list[tuple[Any, type, dict | None]]) -> Any:
 
 def _tensors(tensors: list[tuple[torch.Tensor, str]]) -> Any:
     """Tensors that are read or written in place: their memory stays the same object, whatever values it holds."""
-    ours = [vars(tensor) for tensor, _ in tensors if hasattr(tensor, "_storage")]
+    owners = [tensor for tensor, _ in tensors if hasattr(tensor, "_storage")]
+    ours = list(map(vars, owners))
     storages, layouts = list(map(_storage, ours)), list(map(_layout, ours))
     all_tensors = [tensor for tensor, _ in tensors]
     wanted = list(map(_requires_grad, all_tensors))
@@ -374,9 +390,14 @@ def _tensors(tensors: list[tuple[torch.Tensor, str]]) -> Any:
     leaves = [(tensor, path) for tensor, path in tensors if tensor.requires_grad and tensor.is_leaf]
     check_accumulators(leaves)
     registered = -1  # grows with each hook of whatever kind
+    swapped = swaps.count
 
     def holds() -> bool:
-        nonlocal registered
+        nonlocal registered, swapped
+        if swapped != swaps.count:
+            if not all(map(is_, map(vars, owners), ours)):
+                return False
+            swapped = swaps.count
         if not (
             all(map(is_, map(_storage, ours), storages))
             and all(map(is_, map(_layout, ours), layouts))
@@ -395,7 +416,7 @@ def _tensors(tensors: list[tuple[torch.Tensor, str]]) -> Any:
                 return f"{path}.requires_grad is {tensor.requires_grad}"
             if tensor._backward_hooks or tensor._post_accumulate_grad_hooks or (want and tensor.is_leaf and _is_held(tensor)):
                 return f"{path} has a gradient hook"
-        return "a tensor's memory was replaced (.data =, set_, another shape)"
+        return "a tensor's memory was replaced (.data =, set_, swap_tensors, another shape)"
 
     return holds, what
 

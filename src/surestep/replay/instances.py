@@ -7,6 +7,7 @@ named tuple are a list. What its class says of making, reading and writing it is
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 from collections import OrderedDict
 from typing import Any
@@ -24,9 +25,16 @@ def is_instance(value: Value) -> bool:
     return isinstance(value, New) and isinstance(value.items, dict) and value.type not in (None, dict, object)
 
 
+@functools.cache
 def is_named_tuple(kind: Any) -> bool:
-    """Whether a class was made by ``namedtuple`` or ``NamedTuple``."""
-    return isinstance(kind, type) and issubclass(kind, tuple) and isinstance(vars(kind).get("_fields"), tuple)
+    """Whether a class was made by ``namedtuple`` or ``NamedTuple``, and leaves to ``tuple`` what is computed of its objects."""
+    if not isinstance(kind, type) or not issubclass(kind, tuple) or not isinstance(vars(kind).get("_fields"), tuple):
+        return False
+    own = [each for each in kind.__mro__ if not attributes.trusted(each.__module__)]
+    return not any(name in vars(each) for each in own for name in _OF_TUPLES)
+
+
+_OF_TUPLES = {"__iter__", "__len__", "__getitem__", "__contains__", "__bool__", "__hash__", "__eq__", "__getattribute__", "__getattr__"}
 
 
 def construct(walk: Any, kind: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -172,3 +180,22 @@ def special(walk: Any, value: Value, name: str, args: list[Value]) -> Value | No
     if not isinstance(value, New) or not is_instance(value):
         return None
     return calls.call(walk, attribute(walk, value, name), args, {})
+
+
+def truth(walk: Any, value: New) -> bool | None:
+    """``bool(value)`` of an instance, as its class says; None where that is not known."""
+    from surestep.replay import expressions
+
+    kind: Any = value.type
+    for name in ("__bool__", "__len__"):
+        if attributes.in_class(walk, kind, name):
+            found = special(walk, value, name, [])
+            return None if found is None else expressions.truth(walk, found)
+    return True
+
+
+def computes(value: Value) -> bool:
+    """Whether arithmetic, a comparison or a text of a new value runs no code of the user's: no instance is in it."""
+    if not isinstance(value, New) or value.type in (dict, object) or is_instance(value) or is_named_tuple(value.type):
+        return False
+    return not isinstance(value.items, list) or all(not isinstance(item, New) or computes(item) for item in value.items)

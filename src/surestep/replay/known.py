@@ -176,7 +176,8 @@ _WHY_OF = {
     "time": "reads the clock. Measure outside of the step",
     "numpy": "computes on the host. Use PyTorch, on the device",
     "logging": "writes at each call. Log outside of the step, or from add_step_closure",
-    "torch": "is not known to do the same at each call",
+    "surestep": "is a boundary, or does more than to compute. The end of the step is one: leave it out, or call it after the step",
+    "torch": "is not known to do the same at each call. Call it outside of the step",
 }
 
 
@@ -191,4 +192,4 @@ def refusal(function: Any) -> NotReplayable:
         why = _WHY_OF.get(str(module).partition(".")[0])
         if why is not None:
             return NotReplayable(f"{named(function)} {why}")
-    return NotReplayable(f"what {named(function)} does is not known")
+    return NotReplayable(f"what {named(function)} does is not known. Call it outside of the step, and pass what it gives")

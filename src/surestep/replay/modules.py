@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -52,6 +53,9 @@ def call(walk: Any, module: Known, args: list[Value], kwargs: dict[str, Value]) 
     if kind.__call__ is not torch.nn.Module.__call__:
         return _followed(walk, kind.__call__, module, args, kwargs)
     walk.guards.type(thing)
+    inner = attributes.held(walk, torch.nn.Module, "_call_impl")
+    if not attributes.is_library(inner):
+        raise NotReplayable("torch.nn.Module._call_impl was replaced, and isn't followed")
     _no_hooks(walk, module)
     if kind is PureModule:
         return call(walk, Known(attributes.children(walk, module)["_module"], f"{module.path}._module"), args, kwargs)
@@ -107,7 +111,24 @@ def _no_global_hooks(walk: Any) -> None:
         walk.guards.none(hooks, name)
 
 
+def _says_itself(walk: Any, module: Known, names: Iterable[str]) -> None:
+    """Raises where a class of the user's has a method by which PyTorch asks for the module's parts; guarded."""
+    for kind in type(module.object).__mro__:
+        if attributes.trusted(kind.__module__):
+            break
+        names_ = walk.guards.of_class(kind)
+        walk.guards.count(names_, kind.__name__)
+        own = next((name for name in names if name in names_), None)
+        if own is not None:
+            raise NotReplayable(f"{kind.__name__}.{own}() says in Python what the module's parts are. Give it another name")
+
+
+_OF_TREES = ("named_modules", "modules", "named_children", "children")
+_OF_PARTS = ("named_parameters", "parameters", "named_buffers", "buffers", "_named_members")
+
+
 def _in_turn(walk: Any, module: Known, args: list[Value]) -> Value:
+    _says_itself(walk, module, ("__iter__",))
     (value,) = args
     for name, child in attributes.children(walk, module).items():
         value = call(walk, Known(child, f"{module.path}[{name}]"), [value], {})
@@ -177,6 +198,7 @@ def _guard_attribute(walk: Any, value: Any, path: str) -> None:
 def _tree(walk: Any, module: Known, recurse: bool = True, prefix: str = "") -> list[tuple[str, Known]]:
     """A module and its descendants, guarded as a tree."""
     found = [(prefix, module)]
+    _says_itself(walk, module, _OF_TREES)
     if recurse:
         for name, child in attributes.children(walk, module).items():
             if child is not None:
@@ -188,6 +210,7 @@ def _parts(walk: Any, module: Known, table: str) -> dict[str, Known]:
     """All parameters or buffers, each once."""
     found: dict[str, Known] = {}
     seen: set[int] = set()
+    _says_itself(walk, module, _OF_PARTS)
     for prefix, part in _tree(walk, module):
         entries = vars(part.object)[table]
         guard_tensors(walk, entries, part.path)
@@ -229,6 +252,12 @@ def method(walk: Any, receiver: Known, function: Any, args: list[Value], kwargs:
         return _averaged(walk, receiver, args[0])
     if name == "state_dict" and not args and not kwargs:
         return _state_dict(walk, receiver)
+    if name == "requires_grad_":
+        wanted = args[0] if args else kwargs.get("requires_grad", Known(True))
+        parts = _parts(walk, receiver, "_parameters").values()
+        if not isinstance(wanted, Known) or any(part.object.requires_grad is not bool(wanted.object) for part in parts):
+            raise NotReplayable(f"{receiver}.requires_grad_() changes what the parameters want. Call it before the step")
+        return receiver
     if name in ("train", "eval"):
         return _mode(walk, receiver, name, args, kwargs)
     raise NotReplayable(f"{receiver}.{name}() is not known to do the same at each call")

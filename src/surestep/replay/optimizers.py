@@ -32,7 +32,7 @@ def method(walk: Any, receiver: Known, function: Any, args: list[Value], kwargs:
         return Known(None)
     if function.__name__ == "step":
         if args or kwargs:
-            raise NotReplayable(f"{receiver}.step(closure) runs the closure's Python")
+            raise NotReplayable(f"{receiver}.step(closure) runs the closure's Python. Call backward() in the step, and step() without one")
         return step(walk, receiver)
     raise NotReplayable(f"{receiver}.{function.__name__}() is not known to do the same at each call")
 
@@ -81,6 +81,10 @@ def step(walk: Any, receiver: Known) -> Value:
     _guard(walk, receiver)
     if any(id(group) in walk.guards.closed for group in optimizer.param_groups):
         raise NotReplayable(f"{receiver}.step() comes after its scheduler's step(). PyTorch wants it before")
+    for group in optimizer.param_groups:
+        tensor = next((name for name, value in group.items() if isinstance(value, torch.Tensor)), None)
+        if tensor is not None:
+            raise NotReplayable(f"{receiver}'s {tensor} is a tensor. Make it a number, which a replay takes anew at each call: float(...)")
     walk.guards.optimizers[id(optimizer)] = (optimizer, receiver.path)
     return Known(None)
 
@@ -102,6 +106,7 @@ def _guard(walk: Any, receiver: Known) -> None:
                 walk.guards.item(group, name, group[name], path)
         for position, parameter in enumerate(group["params"]):
             walk.guards.tensor(parameter, f"{path}['params'][{position}]")
+            walk.guards.stepped.add(id(parameter))
     walk.guards.whole(own["state"], f"{receiver.path}.state")
     for state in own["state"].values():
         walk.guards.whole(state, f"{receiver.path}.state")

@@ -27,7 +27,7 @@ from surestep.observe import events
 from surestep.observe.events import Cause
 from surestep.replay.binding import Binding, Entry, Result, Same
 from surestep.replay.capture import Taken
-from surestep.replay.guards import Guards
+from surestep.replay.guards import Appended, Guards
 from surestep.replay.signature import Arguments
 from surestep.replay.values import NotReplayable
 from surestep.tensor.xla_tensor import XlaTensor, alias, fresh
@@ -259,7 +259,10 @@ class Plan(Binding):
             kept = made[len(made) - len(self.keeps) :]
             del made[len(made) - len(self.keeps) :]
             for (container, key), tensor in zip(self.keeps, kept, strict=True):
-                container[key] = tensor
+                if type(key) is Appended:
+                    container.append(tensor)
+                else:
+                    container[key] = tensor
         for optimizer in self.compared:
             drift.stepped(optimizer)
         result = made[0] if self.single else tree_unflatten(made, self.spec)
@@ -364,6 +367,8 @@ def refuse_modes() -> None:
         raise NotReplayable("a TorchDispatchMode is on, whose Python must run at each call")
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         raise NotReplayable("hooks on saved tensors are set, whose Python must run at each call")
+    if _compat.in_dual_level():
+        raise NotReplayable("derivatives are computed forward (torch.autograd.forward_ad), which a replay doesn't")
 
 
 def modes() -> tuple:
@@ -379,5 +384,6 @@ def modes() -> tuple:
         torch._C._len_torch_dispatch_stack(),
         torch._C._autograd._top_saved_tensors_default_hooks(True),
         torch.is_anomaly_enabled(),
+        _compat.in_dual_level(),
         torch.are_deterministic_algorithms_enabled(),
     )

@@ -69,12 +69,12 @@ class Scope:
 
     def _refuse(self, cause: Cause) -> None:
         line = frames.user_line()
-        what = _BREAKS.get(cause, cause.value)
+        what = BREAKS.get(cause, cause.value)
         where = line or "no line of yours"
-        raise GraphBreak(f"{self.name} was compiled with full_graph=True, but {what} at {where}. {_INSTEAD.get(cause, '')}".rstrip())
+        raise GraphBreak(f"{self.name} was compiled with full_graph=True, but {what} at {where}. {INSTEAD.get(cause, '')}".rstrip())
 
 
-_BREAKS = {
+BREAKS = {
     Cause.VALUE: "a value is read",
     Cause.PRINT: "a tensor is printed",
     Cause.FALLBACK: "an operation runs on the host",
@@ -84,7 +84,7 @@ _BREAKS = {
     Cause.TRANSFER: "a tensor goes to another device",
     Cause.LIMIT: "too much is recorded",
 }
-_INSTEAD = {
+INSTEAD = {
     Cause.VALUE: "Return the tensor and read it after the call; or use torch.where for a branch.",
     Cause.PRINT: "Return the tensor and print it after the call.",
     Cause.FALLBACK: "Write it with operations that the device has (docs/operators.md), or leave full_graph out.",

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 
 from surestep.replay.instances import is_named_tuple
-from surestep.replay.values import Argument, New, Value, plain
+from surestep.replay.values import Argument, New, NotReplayable, Value, plain
 from surestep.tensor.xla_tensor import XlaTensor
 from surestep.trace.operands import LIST, Mark, add_constant
 
-_TENSOR, _HOST, _OBJECT, _DICT, _NAMED, _FIELDS = map(Mark, ("tensor", "host tensor", "object", "dict", "named", "fields"))
+_TENSOR, _HOST, _OBJECT, _DICT, _NAMED, _FIELDS, _ENDLESS = map(
+    Mark, ("tensor", "host tensor", "object", "dict", "named", "fields", "endless")
+)
 
 
 class Arguments:
@@ -26,12 +28,16 @@ class Arguments:
         self.host: list[torch.Tensor] = []
         self.objects: list[Any] = []  # others, by identity; kept, so that their identities stay theirs
         key: list[Any] = []
-        for value in args:
-            self._add(key, value)
-        for name, value in kwargs.items():
-            key.append(_NAMED)
-            key.append(name)
-            self._add(key, value)
+        try:
+            for value in args:
+                self._add(key, value)
+            for name, value in kwargs.items():
+                key.append(_NAMED)
+                key.append(name)
+                self._add(key, value)
+        except RecursionError:  # one holds itself: `as_values` refuses it
+            key = [_ENDLESS]
+            self.tensors.clear()
         self.key = tuple(key)
 
     def _add(self, key: list[Any], value: Any) -> None:
@@ -75,10 +81,13 @@ def _is_record(kind: type) -> bool:
 
 
 def as_values(args: tuple, kwargs: dict[str, Any]) -> tuple[list[Value], dict[str, Value]]:
-    """The arguments as the walk through the code takes them."""
-    return [_value(value, f"argument {position}") for position, value in enumerate(args)], {
-        name: _value(value, f"argument {name}") for name, value in kwargs.items()
-    }
+    """The arguments as the walk through the code takes them. Raises ``NotReplayable`` where one holds itself."""
+    try:
+        return [_value(value, f"argument {position}") for position, value in enumerate(args)], {
+            name: _value(value, f"argument {name}") for name, value in kwargs.items()
+        }
+    except RecursionError:
+        raise NotReplayable("an argument holds itself (a list, a dict or a data class). Pass its parts") from None
 
 
 def _value(value: Any, path: str) -> Value:

@@ -31,7 +31,7 @@ class NotReplayable(Exception):
         self.file = file
         self.line = line
 
-    def locate(self, file: str, line: int) -> None:
+    def locate(self, file: str | None, line: int) -> None:
         """Where it is, if that isn't said yet."""
         if self.file is None:
             self.file, self.line = file, line

@@ -10,13 +10,14 @@ from __future__ import annotations
 import ast
 import copy
 import sys
-from collections.abc import Generator, Hashable, Iterable
+import types
+from collections.abc import Callable, Generator, Hashable, Iterable
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from surestep.replay import attributes, calls, expressions, parameters, stores
+from surestep.replay import attributes, calls, expressions, parameters, reasons, stores
 from surestep.replay.guards import Guards
 from surestep.replay.known import managers
 from surestep.replay.source import definition
@@ -26,6 +27,10 @@ _BUDGET = 200_000  # nodes: a step that unrolls to more is not followed to its e
 _DEPTH = 60  # calls within calls
 
 Names = dict[str, Value]
+_OTHERWISE: dict[type[ast.stmt], str] = {
+    ast.Match: "a match statement is not followed. Write it with if and elif",
+    ast.ClassDef: "a class is defined inside. Define it outside of the step",
+}
 NEVER = Known(None)  # given by a function that always raises: no call does that is replayed, unless it is asked for attributes
 
 
@@ -42,6 +47,10 @@ class Frame:
         self.breaks: list[list[Names]] = []
         self.continues: list[list[Names]] = []
 
+    def inside(self) -> Frame:
+        """For names of their own within this call: a function that it defines, a comprehension."""
+        return Frame(self.file, None, outer=self, owner=self.owner)
+
 
 class Walk:
     """The walk through one call: the guards so far, and how much may still be followed."""
@@ -54,6 +63,8 @@ class Walk:
         self.scaling: set[int] = set()  # gradient scalers that are in the middle of a round
         self.raises = 0  # statements so far that raise
         self.branches = 0  # how many branches that weren't decided lie around
+        self.line: tuple[str, int] = ("", 0)  # of the call that is followed
+        self.waiting: list[Callable[[], Any]] = []  # generators' elements that nobody has asked for yet
 
     def known(self, thing: Any, path: str) -> Known:
         """An object that was found outside of the call."""
@@ -76,6 +87,16 @@ class Walk:
         finally:
             self.branches -= 1
 
+    def later(self, elements: Callable[[], Any]) -> Callable[[], Any]:
+        """A generator's elements: Python evaluates them when they are asked for, with what the names are then."""
+
+        def asked() -> Any:
+            self.waiting.remove(asked)
+            return elements()
+
+        self.waiting.append(asked)
+        return asked
+
     # Functions
 
     def function(self, function: Any, args: list[Value], kwargs: dict[str, Value], owner: type | None = None) -> Value:
@@ -90,7 +111,7 @@ class Walk:
 
     def local(self, function: Local, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The same for a function that the call defines."""
-        frame = Frame(function.frame.file, None, outer=function.frame, owner=function.frame.owner)
+        frame = function.frame.inside()
         return self.call(function.node, frame, args, kwargs, function.defaults, function.named)
 
     def call(
@@ -105,13 +126,13 @@ class Walk:
         """Follows a function's body with its parameters bound; gives what it returns."""
         self.depth += 1
         if self.depth > _DEPTH:
-            raise self.refuse(frame, node, "the calls go too deep to be followed")
+            raise NotReplayable("the calls go too deep to be followed. Compile a part of it")
         frame.names = parameters.bound(self, frame, node, args, kwargs, defaults, named)
         try:
             if isinstance(node, ast.Lambda):
                 return expressions.evaluate(self, frame, node.body)
             if any(isinstance(inner, (ast.Yield, ast.YieldFrom, ast.Await)) for inner in _own(node)):
-                raise self.refuse(frame, node, f"{node.name} is a generator")
+                raise NotReplayable(f"{node.name} is a generator, which is not followed. Have it return a list")
             rest = self.block(frame, node.body, frame.names)
         finally:
             self.depth -= 1
@@ -136,11 +157,13 @@ class Walk:
                 return None
             self.budget -= 1
             if self.budget < 0:
-                raise self.refuse(frame, statement, "the step is too long to be followed")
+                raise self.refuse(frame, statement, "the step is too long to be followed. Compile a part of it")
             frame.names = names
             handler = getattr(self, f"_{type(statement).__name__.lower()}", None)
             if handler is None:
-                raise self.refuse(frame, statement, f"a {type(statement).__name__.lower()} statement is not followed")
+                raise self.refuse(
+                    frame, statement, _OTHERWISE.get(type(statement), f"a {type(statement).__name__.lower()} statement is not followed")
+                )
             try:
                 names = handler(frame, statement)
             except NotReplayable as error:
@@ -157,13 +180,17 @@ class Walk:
 
     def _return(self, frame: Frame, node: ast.Return) -> None:
         frame.returned.append(Known(None) if node.value is None else expressions.evaluate(self, frame, node.value))
+        if self.depth == 1:
+            self.guards.returns.append((frame.returned[-1], frame.file, node.lineno))
 
     def _raise(self, frame: Frame, node: ast.Raise) -> None:
         self.raises += 1
         return None  # no call that raises is replayed
 
-    def _assert(self, frame: Frame, node: ast.Assert) -> Names:
-        expressions.evaluate(self, frame, node.test)
+    def _assert(self, frame: Frame, node: ast.Assert) -> Names | None:
+        if expressions.truth(self, expressions.evaluate(self, frame, node.test)) is False:
+            self.raises += 1
+            return None
         return frame.names
 
     def _assign(self, frame: Frame, node: ast.Assign) -> Names:
@@ -181,13 +208,14 @@ class Walk:
         before = expressions.evaluate(self, frame, _as_load(node.target))
         operand = expressions.evaluate(self, frame, node.value)
         if expressions.is_tensor(before):
+            expressions.binary(self, node.op, before, operand)
             stores.store(self, frame, node.target, before, in_place=True)  # the tensor itself is changed, and stays where it is
         elif isinstance(before, New) and before.type is list:
             expressions.require_owned(before)
             extra = attributes.iterate(self, operand)
             before.items = None if before.items is None or extra is None or self.branches else before.items + extra
         else:
-            stores.store(self, frame, node.target, expressions.binary(node.op, before, operand))
+            stores.store(self, frame, node.target, expressions.binary(self, node.op, before, operand))
         return frame.names
 
     def _delete(self, frame: Frame, node: ast.Delete) -> Names:
@@ -195,7 +223,7 @@ class Walk:
             if isinstance(target, ast.Name) and target.id in frame.names:
                 frame.names = {name: value for name, value in frame.names.items() if name != target.id}
             else:
-                raise self.refuse(frame, node, f"`{ast.unparse(node)}` changes something that outlives the call")
+                raise self.refuse(frame, node, f"`{ast.unparse(node)}` changes something that outlives the call. Do it outside of the step")
         return frame.names
 
     def _global(self, frame: Frame, node: ast.Global | ast.Nonlocal) -> Names:
@@ -210,7 +238,7 @@ class Walk:
 
     def _functiondef(self, frame: Frame, node: ast.FunctionDef) -> Names:
         if node.decorator_list:
-            raise self.refuse(frame, node, "a decorated function is defined inside")
+            raise self.refuse(frame, node, "a decorated function is defined inside. Define it outside of the step")
         return {**frame.names, node.name: expressions.local(self, frame, node)}
 
     def _import(self, frame: Frame, node: ast.Import) -> Names:
@@ -218,7 +246,7 @@ class Walk:
         for alias in node.names:
             whole = alias.name if alias.asname else alias.name.partition(".")[0]
             if alias.name not in sys.modules:
-                raise self.refuse(frame, node, f"{alias.name} is imported inside the step")
+                raise self.refuse(frame, node, f"{alias.name} is imported inside the step. Import it at the top of the file")
             self.guards.item(sys.modules, whole, sys.modules[whole], "module ")
             names[alias.asname or whole] = Known(sys.modules[whole], whole)
         return names
@@ -226,7 +254,7 @@ class Walk:
     def _importfrom(self, frame: Frame, node: ast.ImportFrom) -> Names:
         module = sys.modules.get(node.module or "")
         if module is None or node.level:
-            raise self.refuse(frame, node, f"{node.module} is imported inside the step")
+            raise self.refuse(frame, node, f"{node.module} is imported inside the step. Import it at the top of the file")
         self.guards.item(sys.modules, node.module, module, "module ")
         names = dict(frame.names)
         for alias in node.names:
@@ -323,14 +351,16 @@ class Walk:
                 if own:
                     self.guards.whole(own, f"{manager.path}.")
                 return
-        raise self.refuse(frame, node, f"`with {ast.unparse(node)}`: what it does when it begins and ends is not known")
+        raise self.refuse(
+            frame, node, f"`with {ast.unparse(node)}`: what it does when it begins and ends is not known. Enter it around the step"
+        )
 
     def _try(self, frame: Frame, node: ast.Try) -> Names | None:
         if node.handlers:
-            raise self.refuse(frame, node, "an exception is caught: which way it goes can't be told beforehand")
+            raise self.refuse(frame, node, "an exception is caught: which way it goes can't be told beforehand. Catch it around the step")
         inner = [each for statement in (*node.body, *node.orelse) for each in ast.walk(statement)]
         if any(isinstance(each, (ast.Return, ast.Break, ast.Continue, ast.Raise)) for each in inner):
-            raise self.refuse(frame, node, "a `try` is left before its end")
+            raise self.refuse(frame, node, "a `try` is left before its end. Return after it")
         names = self.block(frame, node.body, frame.names)
         names = self.block(frame, node.orelse, names)
         return self.block(frame, node.finalbody, names)
@@ -386,8 +416,15 @@ def follow(function: Any, args: list[Value], kwargs: dict[str, Value]) -> Guards
     try:
         result = calls.call(walk, Known(function, getattr(function, "__qualname__", "the step")), args, kwargs)
     except RecursionError:
-        raise NotReplayable("the step is nested too deep to be followed") from None
-    _check_returned(result)
+        raise NotReplayable("the step is nested too deep to be followed. Compile a part of it") from None
+    with walk.undecided():
+        while walk.waiting:  # whoever has such a generator may ask
+            walk.waiting[0]()
+    try:
+        _check_returned(result)
+    except NotReplayable as error:
+        error.locate(*guards.returned())
+        raise
     if walk.scaling:
         raise NotReplayable("a GradScaler is left in the middle of its round: call its update() in the step too")
     return guards
@@ -396,9 +433,13 @@ def follow(function: Any, args: list[Value], kwargs: dict[str, Value]) -> Guards
 def _check_returned(value: Value) -> None:
     """What is returned must be made anew by a replay, or be a tensor: no container or object from outside, whose content may change."""
     if isinstance(value, New):
-        if not value.owned or (value.type in (list, dict, set) and value.items is None):
-            raise NotReplayable("the step returns a container of which the content is not known")
+        if not value.owned or value.type is types.GeneratorType or (value.type in (list, dict, set) and value.items is None):
+            raise NotReplayable(
+                "the step returns a container of which the content is not known. Make it of elements and keys that the code shows"
+            )
         for item in value.items.values() if isinstance(value.items, dict) else value.items or ():
             _check_returned(item)
+    elif isinstance(value, Known) and reasons.is_numpys(value.object):
+        raise NotReplayable(f"the step returns what is NumPy's: {reasons.unfit(value)}")
     elif not (isinstance(value, Known) and (plain(value.object) or isinstance(value.object, torch.Tensor))):
-        raise NotReplayable(f"the step returns {value}, which is not made by the call")
+        raise NotReplayable(f"the step returns {value}, which lies outside of it and may change. Return its tensors and numbers")

@@ -98,12 +98,13 @@ def first_use() -> None:
     # don't use it
     warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
     interrupts.postpone(_in_an_operation)
-    from surestep.tensor import autocast, bounds, host, linear
+    from surestep.tensor import autocast, bounds, host, linear, swaps
     from surestep.tensor.xla_tensor import XlaTensor
 
     _compat.trace_as_tensors(XlaTensor)
     _compat.keep_from_dynamo(("surestep", "jax", "jaxlib"), _TRACED)
 
+    swaps.watch()
     _kept.append(host.register())
     _kept.extend(linear.register())
     if bounds.ENABLED:
