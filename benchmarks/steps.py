@@ -138,7 +138,7 @@ OTHERS = {
 
 
 def _start_xla() -> None:
-    """A small program: what XLA's compiler takes once (45 MB, LLVM's tables) is nobody's step, and hand-written JAX took it as it made its state."""
+    """A small program: what XLA's compiler takes once (45 MB) is nobody's step, and hand-written JAX took it as it made its state."""
     import jax
     import jax.numpy as jnp
 
