@@ -323,9 +323,16 @@ def plain_cpu() -> Iterator[None]:
 
 
 def decomposition(operation: torch._ops.OpOverload) -> Callable[..., Any] | None:
-    """PyTorch's own rewriting of an operation in terms of simpler ones, if it has one."""
+    """PyTorch's own rewriting of an operation in terms of simpler ones, if it has one.
+
+    Some of ``torch._refs`` are one primitive, which calls the operation itself: those rewrite nothing.
+    """
     from torch._decomp import decomposition_table
 
+    name = operation._schema.name.removeprefix("aten::").removeprefix("special_")
+    primitive = getattr(getattr(torch.ops.prims, name, None), "impl_aten", None)
+    if primitive is not None and primitive in (getattr(torch, name, None), getattr(torch.special, name, None)):
+        return None
     return decomposition_table.get(operation)
 
 

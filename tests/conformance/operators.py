@@ -19,6 +19,8 @@ UNWRITTEN = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empt
 
 # Factorizations and what is made of them: their error is small against the largest element, not against each.
 NORMWISE = {"matrix_exp", "pinverse", "svd", "lu_solve", "cholesky_solve", "cholesky_inverse", "triangular_solve", "ormqr", "qr", "lu"}
+# Sums whose terms cancel: a convolution of numbers in [-9, 9], bicubic weights' slopes.
+NORMWISE |= {"nn.functional.conv2d", "nn.functional.grid_sample", "grid_sampler_2d", "grid_sampler_3d"}
 
 
 def differentiable(op: Any, dtype: torch.dtype) -> bool:

@@ -273,3 +273,63 @@ def test_sizes_that_meta_does_not_check():
         for device in ("cpu", "xla"):
             with pytest.raises((RuntimeError, IndexError)):
                 call(x.to(device, copy=True), index.to(device), torch.ones(mistaken, device=device))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+def test_integers_lie_between_integers(dtype):
+    """The ends of an integral range are cut to integers first, also where they are exponents."""
+    for start, end, steps, base in ((4.3, 0, 4, 2.0), (1.2, 3.7, 5, 2.5), (0, 4.9, 4, 2), (3, 5, 3, 2), (6.9, 0.5, 7, 1.5)):
+        same(lambda x, a=start, b=end, n=steps, k=base: torch.logspace(a, b, n, k, dtype=dtype, device=x.device), torch.ones(()))
+        same(lambda x, a=start, b=end, n=steps: torch.linspace(a, b, n, dtype=dtype, device=x.device), torch.ones(()))
+
+
+@pytest.mark.parametrize("shape", [(5, 0, 5), (0,), (2, 0)])
+def test_what_nothing_fills_is_filled(shape):
+    """JAX gives zeros for an empty operand, whatever the fill value."""
+    same(lambda x: (torch.nonzero_static(x, size=3), torch.nonzero_static(x, size=2, fill_value=7)), torch.ones(shape))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("shape", [(4,), (1, 4), (3, 4)])
+def test_the_loss_of_one_sample_has_no_dimension(shape, reduction):
+    target = torch.tensor([0, 2, -1, 1]).expand(shape).contiguous()
+    x = torch.linspace(-1, 1, target.numel()).reshape(shape).requires_grad_()
+
+    def loss(x, target):
+        loss = torch.nn.functional.multilabel_margin_loss(x, target, reduction=reduction)
+        return loss, torch.autograd.grad(loss.sum(), x)
+
+    same(loss, x, target)
+
+
+@pytest.mark.filterwarnings("ignore:.*has no lowering")
+def test_a_decomposition_that_is_the_operation_itself():
+    """Once ``torch._refs`` is imported, PyTorch's table says that these are a primitive, which calls them again."""
+    import torch._refs.special
+
+    x = torch.linspace(0.1, 3, 5)
+    for function in (torch.special.bessel_j0, torch.special.bessel_j1, torch.special.erfcx, torch.special.spherical_bessel_j0):
+        same(function, x)
+        same(lambda x, out, function=function: function(x, out=out), x, torch.empty(5))
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_pooling_of_no_samples_stays_on_the_device(rank, metrics):
+    pool = getattr(torch.nn.functional, f"fractional_max_pool{rank}d")
+    x = torch.ones(0, 2, *[5] * rank, requires_grad=True)
+
+    def pooled(x):
+        result = pool(x, 2, output_size=3)
+        return result, torch.autograd.grad(result.sum(), x)
+
+    same(pooled, x)
+    assert not metrics().fallbacks
+
+
+def test_statistics_written_where_none_run():
+    """Meta has no kernel of this form."""
+    x = torch.linspace(-1, 1, 24).reshape(2, 3, 4)
+    form = torch.ops.aten._native_batch_norm_legit.no_stats_out
+    same(
+        lambda x, *outs: form(x, None, None, True, 0.1, 1e-5, out=outs[0], save_mean=outs[1], save_invstd=outs[2]), x, *[torch.empty(0)] * 3
+    )

@@ -359,3 +359,20 @@ def test_a_fused_step_takes_the_scale_away(metrics):
         torch.testing.assert_close(mine.cpu(), other)
     assert ours.state[model.weight]["step"].item() == 3
     assert not metrics().fallbacks
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "Adafactor"])  # which has no such option
+def test_autograd_looks_through_a_differentiable_step(kind):
+    """SGD's function isn't told of it: the gradient by the gradient was lost."""
+
+    def differentiated(device):
+        before, slope = (data(device, seed).requires_grad_() for seed in (1, 2))
+        parameter = before.clone()
+        parameter.grad = slope * 2
+        KINDS[kind]([parameter], differentiable=True).step()
+        return torch.autograd.grad(parameter.square().sum(), (before, slope), allow_unused=True)
+
+    for theirs, ours in zip(differentiated("cpu"), differentiated("xla"), strict=True):
+        assert (theirs is None) == (ours is None)
+        if theirs is not None:
+            torch.testing.assert_close(ours.cpu(), theirs)

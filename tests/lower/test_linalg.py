@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from structured import Family
@@ -75,3 +78,36 @@ def test_matrix_exp(shape, dtype, tolerance):
     expected = torch.linalg.matrix_exp(a)
     (result,) = FAMILY.lowered("linalg_matrix_exp.default", expected, a)
     torch.testing.assert_close(result, expected, rtol=tolerance, atol=tolerance)
+
+
+MANY = """
+import sys
+import torch
+import surestep
+
+torch.manual_seed(0)
+general = [torch.randn(4, 60, 60) for _ in range(30)]
+definite = [x @ x.mT + 60 * torch.eye(60) for x in general]
+kinds = {
+    "cholesky": (torch.linalg.cholesky, definite),
+    "solve": (lambda x: torch.linalg.solve_triangular(x, x, upper=False), definite),
+    "lu": (lambda x: torch.linalg.lu_factor(x)[0], definite),
+    "qr": (lambda x: torch.linalg.qr(x)[1].abs(), general),
+    "eigh": (torch.linalg.eigvalsh, definite),
+    "svd": (torch.linalg.svdvals, general),
+}
+for name, (function, matrices) in kinds.items():
+    moved = [x.to("xla") for x in matrices]
+    for _ in range(5):
+        with surestep.step():
+            results = [function(x) for x in moved]
+        surestep.sync(wait=True)
+    torch.testing.assert_close(results[-1].cpu(), function(matrices[-1]), rtol=1e-3, atol=1e-3)
+    print(name, flush=True)
+"""
+
+
+def test_many_batched_factorizations_in_one_program_end():
+    """Two of jaxlib's calls at once, on two threads, waited for each other's threads for ever."""
+    done = subprocess.run([sys.executable, "-c", MANY], capture_output=True, text=True, timeout=240)
+    assert done.stdout.split() == ["cholesky", "solve", "lu", "qr", "eigh", "svd"], done.stderr

@@ -79,7 +79,7 @@ _IN_GROUP = {
     "step_size_max": ("step_sizes", 1),
 }
 
-_UNSUITED = ("differentiable", "grad_scale", "found_inf", "has_complex", "has_sparse_grad")
+_UNSUITED = ("grad_scale", "found_inf", "has_complex", "has_sparse_grad")
 
 
 def _in_a_tuple(given: Mapping[str, Any], name: str) -> Any:
@@ -121,7 +121,8 @@ def _step(name: str, original: Callable[..., None]) -> Callable[..., None]:
                 return step(params, unscaled, *lists, **{**options, "grad_scale": None, "found_inf": None})
         numbers = numbers_of(rule, options)
         prepared = []
-        if update.stepping and are_numbers(numbers) and not any(map(options.get, _UNSUITED)):
+        looked_through = torch.is_grad_enabled()  # differentiable=True, of which sgd isn't told
+        if update.stepping and not looked_through and are_numbers(numbers) and not any(map(options.get, _UNSUITED)):
             prepared = [_prepared(rule, *part, options) for part in _parts(rule, params, grads, lists)]
         if not prepared or None in prepared:
             update.note_written_out(name, params)

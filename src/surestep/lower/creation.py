@@ -60,13 +60,20 @@ def _spaced_dtype(dtype):
     return opmath(dtype) if jnp.issubdtype(dtype, np.inexact) else np.dtype(np.float64)
 
 
+def _spaced(out, start, end, steps):
+    """Integers lie between ends that are integers, cut towards zero, also where the ends are exponents."""
+    dtype = _spaced_dtype(out.dtype)
+    if not jnp.issubdtype(out.dtype, np.inexact):
+        start, end = (jnp.trunc(number(edge, dtype)) for edge in (start, end))
+    return _evenly(start, end, steps, dtype)
+
+
 def linspace(out, start, end, steps):
-    return _evenly(start, end, steps, _spaced_dtype(out.dtype)).astype(out.dtype)
+    return _spaced(out, start, end, steps).astype(out.dtype)
 
 
 def logspace(out, start, end, steps, base=10.0):
-    dtype = _spaced_dtype(out.dtype)
-    return jnp.power(number(base, dtype), _evenly(start, end, steps, dtype)).astype(out.dtype)
+    return jnp.power(number(base, _spaced_dtype(out.dtype)), _spaced(out, start, end, steps)).astype(out.dtype)
 
 
 def eye(out, n, m=None):

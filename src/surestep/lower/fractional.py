@@ -38,6 +38,8 @@ def _places(samples, sizes, kernel, count):
 
 def pool(rank):
     def fractional_max_pool(out, x, kernel_size, output_size, random_samples):
+        if 0 in out[0].shape:
+            return tuple(jnp.zeros(o.shape, o.dtype) for o in out)
         sizes = x.shape[-rank:]
         samples = random_samples.reshape(-1, rank)[:, :: -1 if rank == 2 else 1]  # PyTorch's have the width first in 2d, last in 3d
         places = _places(samples, sizes, ints(kernel_size, rank), ints(output_size, rank))
@@ -55,6 +57,8 @@ def pool(rank):
 
 def pool_backward(rank):
     def fractional_max_pool_backward(out, grad, x, _kernel_size, _output_size, indices):
+        if 0 in out.shape:
+            return jnp.zeros(out.shape, out.dtype)
         count = math.prod(x.shape[:-rank])
         zeros = jnp.zeros((count, math.prod(x.shape[-rank:])), opmath(grad.dtype))
         spread = zeros.at[jnp.arange(count)[:, None], indices.reshape(count, -1)].add(grad.reshape(count, -1).astype(zeros.dtype))

@@ -236,8 +236,8 @@ def masked_scatter_backward(out, grad, mask, sizes):
 
 
 def nonzero_static(out, x, *, size, fill_value=-1):
-    if x.ndim == 0:
-        return jnp.zeros(out.shape, out.dtype)
+    if x.size == 0 or x.ndim == 0:
+        return jnp.full(out.shape, fill_value, out.dtype)
     return jnp.stack(jnp.nonzero(x, size=size, fill_value=fill_value), axis=1).astype(out.dtype)
 
 

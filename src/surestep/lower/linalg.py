@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+
 import jax
 import jax.numpy as jnp
 import jax.scipy.linalg
@@ -34,19 +37,38 @@ def _batched(shape, *matrices):
     return [jnp.broadcast_to(m, (*shape, *m.shape[-2:])) for m in matrices]
 
 
+def _each(factorize, matrix, *more):
+    """``factorize(matrix, *more)`` of each matrix of a batch.
+
+    On the CPU one after the other: jaxlib's calls into LAPACK wait for the batch's parts in the pool of threads that runs the program's
+    operations. Two such calls at once, where there are two threads, wait for each other for ever.
+    """
+    batch = matrix.shape[:-2]
+    if math.prod(batch) < 2:
+        return factorize(matrix, *more)
+
+    def one_by_one(*operands):
+        flat = tuple(operand.reshape(-1, *operand.shape[len(batch) :]) for operand in operands)
+        results = lax.map(lambda each: factorize(*each), flat)
+        return jax.tree.map(lambda result: result.reshape(*batch, *result.shape[1:]), results)
+
+    return lax.platform_dependent(matrix, *more, cpu=one_by_one, default=factorize)
+
+
 def _solve_triangular(a, b, *, upper, left=True, unit=False, adjoint=False):
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = _batched(batch, a, b)
     if b.size == 0 or a.size == 0:
         return jnp.zeros(b.shape, b.dtype)
-    return lax.linalg.triangular_solve(a, b, left_side=left, lower=not upper, unit_diagonal=unit, transpose_a=adjoint, conjugate_a=adjoint)
+    sides = {"left_side": left, "lower": not upper, "unit_diagonal": unit, "transpose_a": adjoint, "conjugate_a": adjoint}
+    return _each(functools.partial(lax.linalg.triangular_solve, **sides), a, b)
 
 
 def cholesky_ex(out, a, *, upper=False, check_errors=False):
     """A matrix that isn't positive definite gives nan and info 1: XLA doesn't say which minor failed."""
     if a.size == 0:
         return _zeros(out)
-    lower = lax.linalg.cholesky(_adjoint(a) if upper else a, symmetrize_input=False)
+    lower = _each(functools.partial(lax.linalg.cholesky, symmetrize_input=False), _adjoint(a) if upper else a)
     info = jnp.isnan(jnp.diagonal(lower, axis1=-2, axis2=-1).real).any(-1).astype(_INT32)
     return (_adjoint(lower) if upper else lower), info
 
@@ -62,7 +84,7 @@ def cholesky_inverse(out, factor, upper=False):
 
 def _lu(a):
     """The packed factors, pivots from 1, the permutation, and the number of the first pivot that is zero (or 0)."""
-    packed, pivots, permutation = lax.linalg.lu(a)
+    packed, pivots, permutation = _each(lax.linalg.lu, a)
     zero = jnp.diagonal(packed, axis1=-2, axis2=-1) == 0
     info = jnp.where(zero.any(-1), jnp.argmax(zero, -1) + 1, 0).astype(_INT32)
     return packed, pivots.astype(_INT32) + 1, permutation, info
@@ -151,14 +173,14 @@ def qr(out, a, mode="reduced"):
     rank = min(a.shape[-2:])
     if rank == 0 or a.size == 0:
         return _identity(out[0]), jnp.zeros(out[1].shape, out[1].dtype)
-    q, r = lax.linalg.qr(a, full_matrices=mode == "complete")
+    q, r = _each(functools.partial(lax.linalg.qr, full_matrices=mode == "complete"), a)
     return (jnp.zeros(out[0].shape, a.dtype) if mode == "r" else q), r
 
 
 def geqrf(out, a):
     if a.size == 0:
         return _zeros(out)
-    reflectors, tau = jnp.linalg.qr(a, mode="raw")
+    reflectors, tau = _each(functools.partial(jnp.linalg.qr, mode="raw"), a)
     return jnp.swapaxes(reflectors, -1, -2), tau
 
 
@@ -169,7 +191,7 @@ def ormqr(out, a, tau, other, left=True, transpose=False):
     rows, columns = a.shape[-2:]
     square = jnp.concatenate([a, jnp.zeros((*a.shape[:-1], rows - columns), a.dtype)], -1)
     tau = jnp.concatenate([tau, jnp.zeros((*tau.shape[:-1], rows - tau.shape[-1]), tau.dtype)], -1)
-    q = lax.linalg.householder_product(square, tau)
+    q = _each(lax.linalg.householder_product, square, tau)
     q = _adjoint(q) if transpose else q
     return jnp.matmul(*((q, other) if left else (other, q)), precision=lax.Precision.HIGHEST)
 
@@ -178,9 +200,9 @@ def svd(out, a, full_matrices=False, compute_uv=True, *, driver=None):
     if a.size == 0:
         return tuple(_identity(o) if compute_uv else jnp.zeros(o.shape, o.dtype) for o in out)
     if not compute_uv:
-        values = jnp.linalg.svd(a, compute_uv=False)
+        values = _each(functools.partial(jnp.linalg.svd, compute_uv=False), a)
         return jnp.zeros(out[0].shape, out[0].dtype), values, jnp.zeros(out[2].shape, out[2].dtype)
-    return tuple(jnp.linalg.svd(a, full_matrices=full_matrices))
+    return tuple(_each(functools.partial(jnp.linalg.svd, full_matrices=full_matrices), a))
 
 
 def eigh(out, a, UPLO="L", compute_v=True):
@@ -190,18 +212,18 @@ def eigh(out, a, UPLO="L", compute_v=True):
     if not compute_v:
         lower_half = jnp.tril(a) if lower else _adjoint(jnp.triu(a))
         hermitian = lower_half + _adjoint(jnp.tril(lower_half, -1))
-        return jnp.linalg.eigvalsh(hermitian, symmetrize_input=False), jnp.zeros(out[1].shape, out[1].dtype)
-    vectors, values = lax.linalg.eigh(a, lower=lower, symmetrize_input=False)
+        return _each(functools.partial(jnp.linalg.eigvalsh, symmetrize_input=False), hermitian), jnp.zeros(out[1].shape, out[1].dtype)
+    vectors, values = _each(functools.partial(lax.linalg.eigh, lower=lower, symmetrize_input=False), a)
     return values, vectors
 
 
 def householder_product(out, a, tau):
-    return lax.linalg.householder_product(a, tau) if a.size else jnp.zeros(out.shape, out.dtype)
+    return _each(lax.linalg.householder_product, a, tau) if a.size else jnp.zeros(out.shape, out.dtype)
 
 
 def matrix_exp(out, a):
     with jax.default_matmul_precision("highest"):
-        return jax.scipy.linalg.expm(a.astype(opmath(a.dtype))).astype(a.dtype) if a.size else a
+        return _each(jax.scipy.linalg.expm, a.astype(opmath(a.dtype))).astype(a.dtype) if a.size else a
 
 
 TABLE = {

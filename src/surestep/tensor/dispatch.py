@@ -119,6 +119,7 @@ _OWN: dict[Any, Any] = {
 # Writing overloads of which meta has no kernel, though it has one of the functional form.
 _WITHOUT_META = {
     _aten.geqrf.a: _aten.geqrf.default,
+    _aten._native_batch_norm_legit.no_stats_out: _aten._native_batch_norm_legit.no_stats,
     _aten._scaled_mm.out: _aten._scaled_mm.default,
     _aten._scaled_mm_v2.out: _aten._scaled_mm_v2.default,
 }

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from surestep.lower.table import NotLowered
-from surestep.tensor import refusals, result_strides
+from surestep.tensor import refusals, results
 from surestep.tensor.on_cpu import ask_cpu
 from surestep.tensor.stand_ins import Stand
 
@@ -25,8 +25,8 @@ def on_meta(func: Any, args: tuple, kwargs: dict) -> tuple[Any, Stand]:
     if func._schema.is_mutable:
         check(func, args, kwargs)
     else:
-        theirs = check(func, args, kwargs, always=result_strides.in_doubt(func, args, kwargs))
-        result = result_strides.corrected(func, result, theirs)
+        theirs = check(func, args, kwargs, always=results.in_doubt(func, args, kwargs))
+        result = results.corrected(func, args, result, theirs)
     return result, stand
 
 
