@@ -84,6 +84,14 @@ class Numbers(NamedTuple):
     group: dict[str, Any]
 
 
+class Shift(NamedTuple):
+    """An offset among the program's ints, which goes with the offset of an argument."""
+
+    position: int
+    argument: int
+    beyond: int  # the argument's own
+
+
 class _Owners(NamedTuple):
     """Whose memory a storage is, by its identity: an argument's or a gradient's (their positions), or a tensor's from outside. A gradient
     that is gone is told by its array.
@@ -116,6 +124,7 @@ class Binding:
         )
         self._bind_leaves(of, arguments, before, taken)
         self._bind_numbers(taken)
+        self._bind_views(arguments, taken)
         self._bind_results(arguments, before, taken, result)
         self._bind_outputs(of, before, taken)
         self.original = self.bindings()
@@ -184,6 +193,19 @@ class Binding:
             rule = RULES[noted.rule]
             group = self._group_of(noted.param)
             self.numbers.append(Numbers(noted.position, len(rule.numbers), rule, flags_of(rule, group), group))
+
+    def _bind_views(self, arguments: Arguments, taken: Taken) -> None:
+        """Arguments that are views (``data[i]``) may begin elsewhere, where the program takes as a number at which offset it reads them."""
+        self.lay = [tensor._layout for tensor in arguments.tensors]
+        leaf_of = {number: position for position, number in self.from_argument}
+        views = [number for number, tensor in enumerate(arguments.tensors) if tensor._layout is not tensor._storage.layout]
+        self.fixed = [number for number in views if number in leaf_of and leaf_of[number] not in taken.reads]
+        self.shifts = [
+            Shift(place, number, int(self.ints[place]) - self.lay[number].offset)
+            for number in views
+            if number in leaf_of and number not in self.fixed
+            for place in taken.reads[leaf_of[number]]
+        ]
 
     def _group_of(self, param: torch.Tensor) -> dict[str, Any]:
         for optimizer, _ in self.guards.optimizers.values():

@@ -19,9 +19,10 @@ from surestep.tensor import generator as generators
 from surestep.tensor import update, xla_tensor
 from surestep.tensor.generator import Generator
 from surestep.tensor.xla_tensor import XlaTensor
-from surestep.trace.operands import HostScalar
+from surestep.trace.nested import operands
+from surestep.trace.operands import LIFTED_INT, HostScalar
 from surestep.trace.recorder import Recorder
-from surestep.trace.records import Call, Record, Seed, needs
+from surestep.trace.records import Call, Leaf, Read, Record, Seed, needs
 from surestep.trace.storage import Storage
 from surestep.trace.trie import Place
 
@@ -64,6 +65,7 @@ class Taken(NamedTuple):
     ints: list[int]
     outputs: dict[int, Storage]
     draws: list[Draws]
+    reads: dict[int, list[int]]  # leaves of which views are read at places among the ints, and that are used in no other way
     updates: list[update.Noted]
     roots: list[Any]
     closures: list[tuple[Any, tuple, bool]]  # that were added, their arguments, and whether they run on another thread
@@ -167,6 +169,7 @@ class Watch(TorchFunctionMode):
             list(recorder.ints),
             recorder.pending(),
             _draws(recorder, records),
+            _reads(records),
             self.updates,
             self.roots,
             self.closures,
@@ -193,6 +196,26 @@ def _draws(recorder: Recorder, records: list[Record]) -> list[Draws]:
             if generator is None or generator.initial_seed() != seed:
                 raise NotReplayable("random numbers come from a CPU generator, or the seed is set inside. Seed before the step")
             found.append(Draws(generator, position, generator.get_offset() - first))
+        position += needs(record)[2]
+    return found
+
+
+def _reads(records: list[Record]) -> dict[int, list[int]]:
+    """By the position of a leaf: where the offsets stand among the ints at which it is read, if nothing else is done with it."""
+    found: dict[int, list[int]] = {}
+    leaves: dict[int, int] = {}  # by the index of their value
+    index = position = 0
+    for record in records:
+        if isinstance(record, Leaf):
+            found[len(leaves)] = []
+            leaves[index] = len(leaves)
+        elif isinstance(record, Read) and record.offset is LIFTED_INT:
+            if record.value.index in leaves:
+                found.get(leaves[record.value.index], []).append(position)
+        else:
+            for used in operands(record):
+                found.pop(leaves.get(used, -1), None)
+        index += record.results
         position += needs(record)[2]
     return found
 

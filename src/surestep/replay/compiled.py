@@ -167,6 +167,7 @@ class CompiledFunction:
             if waiting is not None and waiting.expected is not None:
                 what = waiting.differs(arguments, before, taken, result)
                 plan.same = what is None
+                plan.pin(waiting)
                 if what is not None:
                     raise NotReplayable(f"the same call did something else the second time: {what}")
             return plan

@@ -58,7 +58,20 @@ TENSOR_PROPERTIES |= {"logabsdet", "eigenvalues", "eigenvectors", "solution", "Q
 # Tensor methods with an effect beyond the values of tensors, or that ask for what is neither a tensor's value nor its figures.
 _NOT_METHODS = {
     *("register_hook", "register_post_accumulate_grad_hook", "retain_grad", "requires_grad_", "share_memory_", "resize_", "resize_as_"),
-    *("set_", "pin_memory", "data_ptr", "storage", "untyped_storage", "__reduce_ex__", "__setstate__", "__deepcopy__", "numpy", "tolist"),
+    *(
+        "set_",
+        "pin_memory",
+        "data_ptr",
+        "storage",
+        "untyped_storage",
+        "storage_offset",
+        "is_set_to",
+        "__reduce_ex__",
+        "__setstate__",
+        "__deepcopy__",
+        "numpy",
+        "tolist",
+    ),
     *("record_stream", "module_load", "map_", "map2_", "apply_", "__dlpack__", "rename_", "refine_names", "align_as"),
 }
 _OF_NUMBERS = {"is_integer", "bit_length"}  # methods of the numbers that `size()` and the like return

@@ -109,6 +109,12 @@ class Plan(Binding):
             return "it wrote or returned other tensors"
         return None
 
+    def pin(self, before: Binding) -> None:
+        """That an offset goes with an argument's is known where both were others in an earlier call that is to be like this one."""
+        alike = {shift.argument for shift in self.shifts if self.lay[shift.argument] is before.lay[shift.argument]}
+        self.fixed += alike
+        self.shifts = [shift for shift in self.shifts if shift.argument not in alike]
+
     # Replay
 
     def changed(self) -> str | None:
@@ -136,7 +142,7 @@ class Plan(Binding):
         recorder = self.recorder
         if any(tensor._storage.trace is not recorder for tensor in tensors):
             return None
-        if not self.apart(arguments):
+        if any(tensors[number]._layout is not self.lay[number] for number in self.fixed) or not self.apart(arguments):
             return None
         storages: list[Any] = list(self.storages)
         for position, number in self.from_argument:
@@ -169,7 +175,7 @@ class Plan(Binding):
             return None
         if recorder.spread and tuple(leaf.sharding for leaf in leaves) != self.lie:
             return None
-        return leaves, self._floats(), self._ints()
+        return leaves, self._floats(), self._ints(tensors)
 
     def _place(self, storages: list[Any]) -> None:
         """Under SPMD arguments are brought to lie over the devices as the first call's did, which marking them there would do."""
@@ -201,9 +207,11 @@ class Plan(Binding):
             self.float_array = numbers_to_device(self.floats, self.where)
         return self.float_array
 
-    def _ints(self) -> Any:
-        if self.draws:
+    def _ints(self, tensors: list[XlaTensor]) -> Any:
+        if self.draws or self.shifts:
             ints = self.ints.copy()
+            for position, number, beyond in self.shifts:
+                ints[position] = tensors[number]._layout.offset + beyond
             for draw in self.draws:
                 stream = draw.generator._stream
                 ints[draw.position] = stream.seed if stream.seed < 1 << 63 else stream.seed - (1 << 64)

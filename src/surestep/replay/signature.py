@@ -11,6 +11,7 @@ import torch
 from surestep.replay.instances import is_named_tuple
 from surestep.replay.values import Argument, New, NotReplayable, Value, plain
 from surestep.tensor.xla_tensor import XlaTensor
+from surestep.trace.layout import layout
 from surestep.trace.operands import LIST, Mark, add_constant
 
 _TENSOR, _HOST, _OBJECT, _DICT, _NAMED, _FIELDS, _ENDLESS = map(
@@ -19,7 +20,7 @@ _TENSOR, _HOST, _OBJECT, _DICT, _NAMED, _FIELDS, _ENDLESS = map(
 
 
 class Arguments:
-    """A call's arguments, taken apart. ``key`` is equal for calls that differ in the values of tensors only."""
+    """A call's arguments, taken apart. ``key`` is equal for calls that differ in the values of tensors only, and in where views begin."""
 
     __slots__ = ("host", "key", "objects", "tensors")
 
@@ -43,7 +44,10 @@ class Arguments:
     def _add(self, key: list[Any], value: Any) -> None:
         kind = type(value)
         if kind is XlaTensor:
-            key += (_TENSOR, value._layout, value._storage.layout, value.requires_grad)
+            lies, whole = value._layout, value._storage.layout
+            if lies is not whole:  # a view, `data[i]`: where it begins is looked at later
+                lies = layout(lies.sizes, lies.strides, 0, lies.dtype)
+            key += (_TENSOR, lies, whole, value.requires_grad)
             self.tensors.append(value)
         elif kind is list or kind is tuple:
             key += (LIST, kind, len(value))
