@@ -38,6 +38,8 @@ _array = attrgetter("array")
 _grad = attrgetter("grad")
 _exported = attrgetter("exported")
 _storage = attrgetter("_storage")
+_lies = attrgetter("_layout")
+_whole = attrgetter("layout")
 
 
 class Plan(Binding):
@@ -60,6 +62,7 @@ class Plan(Binding):
         self.group_values = [group.values() for group in self.groups]  # views
         self.group_lengths = list(map(len, self.groups))
         self._note_groups()
+        self.steady = False  # whether the groups held the very objects that the numbers were taken from, when the guards were asked
         self.float_array: Any = None
         self.int_array: Any = None
         self.reused: list[Callable[[], Storage | None]] = [_no_storage] * len(self.new_grads)  # weak, of the gradients made by the last run
@@ -75,7 +78,10 @@ class Plan(Binding):
         self.to_kept = [(place[index], storage) for index, storage in self.to_kept]
         self.to_argument = [(place[index], number) for index, number in self.to_argument]
         self.to_grad = [(place[index], number) for index, number in self.to_grad]
-        self.new_grads = [(place[index], number, layout, whole) for index, number, layout, whole in self.new_grads]
+        self.grad_places = [place[index] for index, _, _, _ in self.new_grads]
+        self.grad_lies = [layout for _, _, layout, _ in self.new_grads]
+        self.grad_wholes = [whole for _, _, _, whole in self.new_grads]
+        self.with_grad = [self.params[number] for _, number, _, _ in self.new_grads]
         self.results = [
             leaf._replace(output=place[leaf.output]) if isinstance(leaf, Result) and leaf.output is not None else leaf
             for leaf in self.results
@@ -124,7 +130,8 @@ class Plan(Binding):
         for holds, what in self.checks:
             if not holds():
                 return what()
-        if not self._same_groups():
+        self.steady = self._same_groups()
+        if not self.steady:
             for numbers in self.numbers:
                 if flags_of(numbers.rule, numbers.group) != numbers.flags:
                     return "an option of the optimizer changed"
@@ -199,12 +206,12 @@ class Plan(Binding):
         self.listed = list(map(list, self.lists))
 
     def _floats(self) -> Any:
-        """The program's floats, on the device; sent anew only where an optimizer's numbers changed."""
-        if self.float_array is None or not self._same_groups():
+        """The program's floats, on the device; sent anew only where an optimizer's numbers had changed as ``changed()`` looked at them."""
+        if self.float_array is None or not self.steady:
             for numbers in self.numbers:
                 self.floats[numbers.position : numbers.position + numbers.count] = numbers_of(numbers.rule, numbers.group)
             self._note_groups()
-            self.float_array = numbers_to_device(self.floats, self.where)
+            self.float_array, self.steady = numbers_to_device(self.floats, self.where), True
         return self.float_array
 
     def _ints(self, tensors: list[XlaTensor]) -> Any:
@@ -286,23 +293,22 @@ class Plan(Binding):
 
     def _set_grads(self, arrays: Any) -> None:
         """New gradients. Where nobody else holds those of the run before, their objects go on with the new values, which costs less."""
-        params = self.params
-        grads: list[Any] = [params[number].grad for _, number, _, _ in self.new_grads]
+        grads = list(map(_grad, self.with_grad))
         storages = _storages_if_alone(grads)
         if (
             storages == [made() for made in self.reused]
-            and [grad._layout for grad in grads] == [layout for _, _, layout, _ in self.new_grads]
-            and [storage.layout for storage in storages] == [whole for _, _, _, whole in self.new_grads]
+            and all(map(is_, map(_lies, grads), self.grad_lies))
+            and all(map(is_, map(_whole, storages), self.grad_wholes))
         ):
-            for storage, (position, _, _, _) in zip(storages, self.new_grads, strict=True):
+            for storage, position in zip(storages, self.grad_places, strict=True):
                 storage.array, storage.serial = arrays[position], 0
         else:
-            storages = [Storage(self.recorder, whole, arrays[position]) for position, _, _, whole in self.new_grads]
+            storages = [Storage(self.recorder, whole, arrays[at]) for at, whole in zip(self.grad_places, self.grad_wholes, strict=True)]
             self.reused = list(map(weakref.ref, storages))
-            for storage, (_, number, layout, whole) in zip(storages, self.new_grads, strict=True):
-                params[number].grad = fresh(storage) if layout is whole else alias(storage, layout, None)
+            for param, storage, layout in zip(self.with_grad, storages, self.grad_lies, strict=True):
+                param.grad = fresh(storage) if layout is storage.layout else alias(storage, layout, None)
         for number in self.no_grads:
-            params[number].grad = None
+            self.params[number].grad = None
 
     def _made(self, arrays: Any, tensors: list[XlaTensor]) -> list[Any]:
         made: dict[int, XlaTensor] = {}
