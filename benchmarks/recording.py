@@ -1,6 +1,6 @@
 """What recording costs: an operation, as a ratio to the floor (an empty ``__torch_dispatch__`` that makes one wrapper), and the tiny MLP's
-step under ``step()`` as a ratio to CPU eager. Both sides of a ratio are timed in turn, round by round; the medians of the rounds' ratios
-are printed.
+step under ``step()``, and an operation in eager mode, as ratios to CPU eager. Both sides of a ratio are timed in turn, round by round; the
+medians of the rounds' ratios are printed.
 
     python benchmarks/recording.py
 """
@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import surestep
+from surestep.loop import eager
 
 _MAKE = torch.Tensor._make_wrapper_subclass
 _DEVICE = torch.device("xla:0")
@@ -113,8 +114,40 @@ def tiny_step(optimizer: Callable, rounds: int = 15, steps: int = 200) -> dict[s
     }
 
 
+def eager_mode(rounds: int = 7) -> dict[str, list[float]]:
+    """An operation that runs at once, on square matrices: microseconds here, and times CPU eager's."""
+    operations: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "add": lambda t: t + t,
+        "relu": torch.relu,
+        "softmax": lambda t: t.softmax(-1),
+        "matmul": lambda t: t @ t,
+    }
+    found = {}
+    eager.eager_mode(True)
+    try:
+        for size, count in ((32, 1000), (256, 300), (1024, 20)):
+            cpu = torch.randn(size, size)
+            xla = cpu.to("xla")
+            for name, operation in operations.items():
+                operation(xla), operation(cpu)
+                times, ratios = [], []
+                for _ in range(rounds):
+                    theirs = per_call(lambda: operation(cpu), count)  # noqa: B023
+                    start = time.perf_counter()
+                    for _ in range(count):
+                        operation(xla)
+                    surestep.sync(wait=True)
+                    times.append((time.perf_counter() - start) / count * 1e6)
+                    ratios.append(times[-1] / theirs)
+                found[f"{name}, {size} x {size}"] = [round(statistics.median(times), 1), round(statistics.median(ratios), 2)]
+    finally:
+        eager.eager_mode(False)
+    return found
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     print(json.dumps({"torch": torch.__version__, "recording": recording()}))
     print(json.dumps({"mlp-tiny SGD": tiny_step(lambda p: torch.optim.SGD(p, lr=0.01))}))
     print(json.dumps({"mlp-tiny AdamW": tiny_step(lambda p: torch.optim.AdamW(p, lr=1e-3))}))
+    print(json.dumps({"eager mode: us, times eager": eager_mode()}))
