@@ -21,7 +21,7 @@ from surestep.trace.layout import Layout
 from surestep.trace.operands import LIFTED_FLOAT, LIFTED_INT, HostScalar, Ref, add_constant
 
 _bodies: dict[tuple, Any] = {}
-_LIMIT = 20_000
+_LIMIT = 5_000  # kept beside those of the traces that are known: tens of kilobytes each
 
 
 def body(
@@ -47,7 +47,7 @@ def body(
     found = _bodies.get(exact)
     if found is None:
         if len(_bodies) >= _LIMIT:
-            _bodies.clear()
+            del _bodies[next(iter(_bodies))]
         found = _bodies[exact] = apart(lambda: _traced(name, arguments, keywords, dynamic, outputs, single, computed))
     return found
 
