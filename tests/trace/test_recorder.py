@@ -10,6 +10,7 @@ from torch import nn
 import surestep
 from surestep.observe.events import Cause, listen
 from surestep.tensor.devices import recorders
+from surestep.trace.trie import Trie
 
 
 @pytest.fixture
@@ -122,8 +123,6 @@ def test_what_lives_longer_by_chance_does_not_compile_again(metrics):
 
 
 def test_the_trie_starts_again_when_it_is_full(monkeypatch, events):
-    from surestep.trace.trie import Trie
-
     x = torch.ones(2, device="xla")
     surestep.sync()
     monkeypatch.setattr(Trie, "LIMIT", 0)
@@ -146,11 +145,23 @@ def test_dead_tensors_take_their_storage_along():
 
 
 def test_programs_are_bounded_and_found_again_by_compiling(monkeypatch, events):
-    from surestep.trace.trie import Trie
-
     monkeypatch.setattr(Trie, "PROGRAMS", 5)
     recorders()[0].trie.clear()  # of what other tests have left, one is forgotten for one that is new
     for size in (*range(1, 12), 1):
         assert torch.ones(size, device="xla").mul(3).sum().item() == 3 * size
     assert len(recorders()[0].trie.programs) == 5
     assert len(events("evicted")) >= 6
+
+
+def test_the_way_to_an_evicted_program_is_forgotten(monkeypatch):
+    """Records hold their lowerings: without this, a loop over other shapes at each step kept them all."""
+    monkeypatch.setattr(Trie, "PROGRAMS", 5)
+    recorder = recorders()[0]
+    recorder.trie.clear()
+    places = []
+    for size in [*range(3000, 3040), 3000, 3001]:
+        with surestep.step():
+            x = torch.arange(size, dtype=torch.float32, device="xla") * 2 + 1
+        assert x[-1].item() == 2 * size - 1
+        places.append(recorder.trie.places)
+    assert max(places[20:]) <= max(places[10:20])

@@ -96,7 +96,18 @@ class Trie:
             return False
         (old, old_key), _ = self.programs.popitem(last=False)
         del old.programs[old_key]
+        self._prune(old)
         return True
+
+    def _prune(self, place: Place) -> None:
+        """Forgets the way to a place from which no other goes on: records hold their lowerings, some kilobytes each."""
+        while place.parent is not None and not (place.programs or place.edges or place.lifted or place.seen):
+            parent, entry = place.parent, place.entry
+            for table in (parent.edges, parent.seen, parent.lifted):
+                for key in [key for key, edge in table.items() if edge is entry]:
+                    del table[key]
+            self.places -= 1
+            place = parent
 
     def full(self) -> bool:
         """Whether it has grown too large: to be cleared before the next trace begins."""
