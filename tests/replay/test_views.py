@@ -108,6 +108,7 @@ BODIES = {
     "returned": lambda net, o, x, y: (trained(net, o, x, y), x)[1],
     "a view of it is returned": lambda net, o, x, y: (trained(net, o, x, y), x[1])[1],
     "noise": lambda net, o, x, y: trained(net, o, x, y) + 0 * torch.rand_like(x).sum(),
+    "through another dtype": lambda net, o, x, y: trained(net, o, x, y) + (x.view(torch.int32)[1:] & 1).sum(),
     "not used": lambda net, o, x, y: trained(net, o, torch.ones_like(x), y),
 }
 
@@ -120,8 +121,46 @@ def test_what_is_done_with_it(body, verified, monkeypatch):
     same(BODIES[body], rows([0, 0, 0, *range(12), *range(12), 5, 5, 5]))
 
 
-def test_two_views_of_one_tensor():
-    picks = [lambda data, target, i=i: (data[i], data[i + 1, :, :1]) for i in range(12)]
+def windows(order):
+    """As language models are trained: what comes next is the target."""
+    return [lambda data, target, i=i, k=k: (data.view(-1, 4)[i : i + 8], data.view(-1, 4)[i + k : i + k + 8, :1]) for i, k in order]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_two_windows_of_one_tensor(order):
+    function = same(trained, windows([(i, 1) for i in ORDERS[order]]))
+    assert function.recorded <= 9, surestep.explain(function)
+
+
+def test_two_windows_whose_distance_changes():
+    same(trained, windows([(i, 1 + i % 3) for i in range(24)]))
+    same(trained, windows([(i, 1 if i < 12 else 2) for i in range(24)]))
+    same(trained, windows([(i % 7, 0) for i in range(12)]))
+
+
+def test_two_windows_that_part():
+    """Later in tensors of their own, or one of them in another."""
+    first = windows([(i, 1) for i in range(10)])
+    second = [lambda data, target, i=i: (data.view(-1, 4)[i : i + 8], (data * 2).view(-1, 4)[i + 1 : i + 9, :1]) for i in range(8)]
+    same(trained, [*first, *second, *first])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda net, o, x, y: trained(net, o, x.mul_(0.9), y),
+        lambda net, o, x, y: trained(net, o, x, y.add_(1)),
+        lambda net, o, x, y: (trained(net, o, x, y), x.copy_(x + y))[0],
+        lambda net, o, x, y: (trained(net, o, x, y), y)[1],
+        lambda net, o, x, y: trained(net, o, x[2:], y[2:]) + y.sum() + (x - y).square().sum(),
+    ],
+)
+def test_what_is_done_with_two_windows(body):
+    same(body, windows([(i, 1) for i in [0, 0, 0, *range(12), 5, 5]]))
+
+
+def test_a_tensor_and_a_window_of_it():
+    picks = [lambda data, target, i=i: (data.view(-1, 4), data.view(-1, 4)[i : i + 1, :1]) for i in range(12)]
     same(trained, picks)
 
 

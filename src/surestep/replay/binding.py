@@ -168,15 +168,36 @@ class Binding:
                     "the step reads a tensor that its code doesn't show: an object of a library holds it, say. Pass it as an argument"
                 )
         self.outside = frozenset(of.outside)  # identities of the storages of all tensors from outside that the code shows
+        self._bind_shared(of, arguments, taken)
         if not self.apart(arguments):
             raise NotReplayable("two arguments, or an argument and a tensor from outside, share their memory. Pass a copy (.clone())")
         if len({tensor.data_ptr() for tensor in arguments.host if tensor.numel()}) < sum(tensor.numel() > 0 for tensor in arguments.host):
             raise NotReplayable("two arguments on the CPU share their memory. Pass a copy (.clone())")
 
+    def _bind_shared(self, of: _Owners, arguments: Arguments, taken: Taken) -> None:
+        """Arguments over one memory (``tokens[i:j], tokens[i + 1:j + 1]``) are as good as one, if it is only read."""
+        tensors = arguments.tensors
+        read = {number for position, number in self.from_argument if position in taken.reads}
+        self.shared: list[tuple[int, int, int]] = []  # an argument, the one that stands for their memory, and how far behind that it begins
+        for number, tensor in enumerate(tensors):
+            one = of.arguments[id(tensor._storage)]
+            if one != number and one in read:
+                self.shared.append((number, one, tensor._layout.offset - tensors[one]._layout.offset))
+        self.memories = len(tensors) - len(self.shared)
+
     def apart(self, arguments: Arguments) -> bool:
-        """Whether no argument shares memory with another, or with a tensor from outside."""
-        storages = {id(tensor._storage) for tensor in arguments.tensors}
-        return len(storages) == len(arguments.tensors) and self.outside.isdisjoint(storages)
+        """Whether no argument shares memory with another, but for those that shared it, or with a tensor from outside."""
+        storages = [id(tensor._storage) for tensor in arguments.tensors]
+        return (
+            len(set(storages)) == self.memories
+            and self.outside.isdisjoint(storages)
+            and all(storages[number] == storages[one] for number, one, _ in self.shared)
+        )
+
+    def as_far_apart(self, arguments: Arguments) -> bool:
+        """Whether arguments over one memory begin as far from each other as they did."""
+        lay = [tensor._layout.offset for tensor in arguments.tensors]
+        return all(lay[number] - lay[one] == distance for number, one, distance in self.shared)
 
     def _bind_numbers(self, taken: Taken) -> None:
         self.floats = np.array(taken.floats, np.float64)
@@ -199,12 +220,13 @@ class Binding:
         self.lay = [tensor._layout for tensor in arguments.tensors]
         leaf_of = {number: position for position, number in self.from_argument}
         views = [number for number, tensor in enumerate(arguments.tensors) if tensor._layout is not tensor._storage.layout]
-        self.fixed = [number for number in views if number in leaf_of and leaf_of[number] not in taken.reads]
+        moving = {position for position, reads in taken.reads.items() if reads.lifted}
+        self.fixed = [number for number in views if number in leaf_of and leaf_of[number] not in moving]
         self.shifts = [
             Shift(place, number, int(self.ints[place]) - self.lay[number].offset)
             for number in views
             if number in leaf_of and number not in self.fixed
-            for place in taken.reads[leaf_of[number]]
+            for place in taken.reads[leaf_of[number]].positions
         ]
 
     def _group_of(self, param: torch.Tensor) -> dict[str, Any]:

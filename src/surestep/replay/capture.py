@@ -55,6 +55,13 @@ class Draws(NamedTuple):
     count: int  # how far the stream goes on
 
 
+class Reads(NamedTuple):
+    """Views that are read of a leaf: where their offsets stand among the ints, and whether all offsets do."""
+
+    positions: list[int]
+    lifted: bool
+
+
 class Taken(NamedTuple):
     """A call's trace, before its program is run."""
 
@@ -65,7 +72,7 @@ class Taken(NamedTuple):
     ints: list[int]
     outputs: dict[int, Storage]
     draws: list[Draws]
-    reads: dict[int, list[int]]  # leaves of which views are read at places among the ints, and that are used in no other way
+    reads: dict[int, Reads]  # of leaves that are used in no other way
     updates: list[update.Noted]
     roots: list[Any]
     closures: list[tuple[Any, tuple, bool]]  # that were added, their arguments, and whether they run on another thread
@@ -200,18 +207,21 @@ def _draws(recorder: Recorder, records: list[Record]) -> list[Draws]:
     return found
 
 
-def _reads(records: list[Record]) -> dict[int, list[int]]:
-    """By the position of a leaf: where the offsets stand among the ints at which it is read, if nothing else is done with it."""
-    found: dict[int, list[int]] = {}
+def _reads(records: list[Record]) -> dict[int, Reads]:
+    """By the position of a leaf: where it is read, if nothing else is done with it."""
+    found: dict[int, Reads] = {}
     leaves: dict[int, int] = {}  # by the index of their value
     index = position = 0
     for record in records:
         if isinstance(record, Leaf):
-            found[len(leaves)] = []
+            found[len(leaves)] = Reads([], True)
             leaves[index] = len(leaves)
-        elif isinstance(record, Read) and record.offset is LIFTED_INT:
-            if record.value.index in leaves:
-                found.get(leaves[record.value.index], []).append(position)
+        elif isinstance(record, Read):
+            leaf = leaves.get(record.value.index, -1)
+            if record.offset is not LIFTED_INT and leaf in found:
+                found[leaf] = Reads(found[leaf].positions, False)
+            elif leaf in found:
+                found[leaf].positions.append(position)
         else:
             for used in operands(record):
                 found.pop(leaves.get(used, -1), None)

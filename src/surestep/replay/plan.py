@@ -151,6 +151,8 @@ class Plan(Binding):
             return None
         if any(tensors[number]._layout is not self.lay[number] for number in self.fixed) or not self.apart(arguments):
             return None
+        if self.shared and not self.as_far_apart(arguments):
+            return None
         storages: list[Any] = list(self.storages)
         for position, number in self.from_argument:
             storages[position] = tensors[number]._storage
