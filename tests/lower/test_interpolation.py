@@ -53,10 +53,10 @@ CASES = {
         "upsample_trilinear3d", (4, 3, 2), ((4, 3, 5),), False, scales=(1.2, 1.3, 2.6)
     ),
     "_upsample_bilinear2d_aa.default _upsample_bilinear2d_aa_backward.default same": lambda: resized(
-        "_upsample_bilinear2d_aa", (4, 3), ((4, 6), (8, 3)), False, scales=(1.2, 1.3)
+        "_upsample_bilinear2d_aa", (4, 3), ((4, 6), (8, 3)), False, scales=(1.8, 1.9)
     ),
     "_upsample_bicubic2d_aa.default _upsample_bicubic2d_aa_backward.default same": lambda: resized(
-        "_upsample_bicubic2d_aa", (4, 3), ((4, 6), (8, 3)), False, scales=(1.2, 1.3)
+        "_upsample_bicubic2d_aa", (4, 3), ((4, 6), (8, 3)), False, scales=(1.8, 1.9)
     ),
     "upsample_linear1d.default upsample_linear1d_backward.default long": lambda: resized("upsample_linear1d", (1500,), ((3000,),), False),
 }
