@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -218,6 +219,10 @@ def one_step(model, optimizer, x, y):
     loss.backward()
     xm.optimizer_step(optimizer)
     return loss
+
+
+def rest(rank, seconds):
+    time.sleep(seconds)
 
 
 def fail(rank, how, directory):

@@ -11,7 +11,7 @@ import pytest
 
 from parallel import jobs
 from parallel.processes import ranks, start
-from surestep.parallel.launcher import ProcessFailed
+from surestep.parallel.launcher import Processes, ProcessFailed
 
 
 def fails(how, directory):
@@ -64,6 +64,14 @@ def test_launches_in_a_row_leave_nothing():
     done = subprocess.run([sys.executable, "-c", LAUNCHES], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert sorted("".join(done.stdout.split())) == ["0"] * 51 + ["1"] * 51  # two may write at once
+
+
+def test_waiting_says_whether_all_have_ended():
+    """As torch.multiprocessing's context: libraries wait in a loop."""
+    processes = Processes(jobs.rest, (1.0,), 2, False, "spawn")
+    assert len(set(processes.pids())) == 2
+    assert processes.join(timeout=0.01) is False
+    assert processes.join() is True and processes.join() is True
 
 
 def test_an_exit(tmp_path):

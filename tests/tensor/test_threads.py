@@ -85,20 +85,34 @@ def test_backward_on_the_second_device_where_a_thread_began_in_inference_mode():
     assert done.stdout.strip() == "[3.0, 3.0, 3.0]", done.stderr
 
 
-def test_a_forked_child_is_told_not_to_use_the_device():
-    script = (
-        "import os, sys, torch, surestep, warnings\n"
-        "warnings.simplefilter('ignore')\n"
-        "x = torch.ones(2, device='xla'); x.tolist()\n"
-        "pid = os.fork()\n"
-        "if pid == 0:\n"
-        "    try: x + 1\n"
-        "    except RuntimeError as error: os._exit(0 if 'forked process' in str(error) else 3)\n"
-        "    os._exit(4)\n"
-        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0\n"
-        "print((x + 1).tolist())"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+FORKED = """
+import os, torch, surestep, warnings
+warnings.simplefilter("ignore")
+x = {started}
+pid = os.fork()
+if pid == 0:
+    try:
+        {used}
+    except RuntimeError as error:
+        os._exit(0 if "forked process" in str(error) else 3)
+    os._exit(4)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+print((torch.ones(2, device="xla") + 1).tolist())
+"""
+
+
+@pytest.mark.parametrize(
+    ("started", "used"),
+    [
+        ('torch.ones(2, device="xla").mul_(1)', "x + 1"),
+        ('torch.ones(2, device="xla").tolist()', 'torch.ones(2, device="xla").tolist()'),
+        ("surestep.real_devices()", 'torch.ones(2, device="xla").tolist()'),
+        ("surestep.real_devices()", "torch.xla.device_count()"),
+    ],
+)
+def test_a_forked_child_is_told_not_to_use_the_device(started, used):
+    """However JAX was started in the parent, and however the child comes to it."""
+    done = subprocess.run([sys.executable, "-c", FORKED.format(started=started, used=used)], capture_output=True, text=True)
     assert done.stdout.strip() == "[2.0, 2.0]", done.stderr
 
 

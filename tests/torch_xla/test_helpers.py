@@ -56,8 +56,10 @@ def test_the_cache(tmp_path):
             jax.config.update(name, value)
 
 
-def test_no_tpu_here():
-    assert tpu.num_available_devices() == tpu.num_available_chips() == 0
+def test_no_tpu_here(monkeypatch):
+    assert tpu.num_available_chips() == 0 and tpu.num_available_devices() == 1
+    monkeypatch.setenv("CPU_NUM_DEVICES", "3")
+    assert tpu.num_available_devices() == 3
     with pytest.raises(RuntimeError, match="no TPU here"):
         tpu.version()
 

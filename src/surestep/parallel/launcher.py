@@ -9,17 +9,16 @@ import ctypes
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch.distributed as dist
 
+from surestep.execute.devices import for_processes, started
 from surestep.execute.world import ALONE, is_spmd, world
 from surestep.parallel import connection
 from surestep.tensor import devices
@@ -70,7 +69,7 @@ def spawn(
     if count == 1 and join:
         fn(0, *args)
         return None
-    if devices.started():
+    if devices.started() or (start_method == "fork" and started()):
         raise RuntimeError(
             f"launch: the xla device is in use already in this process, which is to start {count} others. Use it only inside of the "
             f"function that is launched: that is where torch_xla.device(), .to('xla') and the like belong"
@@ -94,15 +93,8 @@ def in_place(fn: Callable[..., Any], args: tuple) -> None:
 
 
 def device_count() -> int:
-    """How many processes ``launch`` starts. Asks another process: JAX must not start in this one."""
-    if is_spmd():
-        return 1  # which has all devices
-    asked = os.environ.get("PJRT_DEVICE", "").upper()
-    if asked == "CPU" or os.environ.get("JAX_PLATFORMS") == "cpu" or not (asked or entry_points(group="jax_plugins")):
-        return int(os.environ.get("CPU_NUM_DEVICES") or 1)
-    counted = "from surestep.execute.devices import jax_devices as d; print(int(d()[0].platform != 'cpu') and len(d()))"
-    found = subprocess.run([sys.executable, "-c", counted], capture_output=True, text=True, check=True)
-    return int(found.stdout.split()[-1]) or int(os.environ.get("CPU_NUM_DEVICES") or 1)
+    """How many processes ``launch`` starts: under SPMD one, which has all devices. JAX doesn't start in this one."""
+    return 1 if is_spmd() else for_processes()
 
 
 class Processes:
@@ -135,19 +127,35 @@ class Processes:
         except BaseException:
             self._end()
             raise
+        self.running = {process.sentinel: rank for rank, process in enumerate(self.processes)}
 
-    def join(self) -> None:
-        """Waits until all have ended. When one fails, ends the others and raises ``ProcessFailed``."""
+    def pids(self) -> list[int]:
+        """The processes' identities, by rank."""
+        return [process.pid for process in self.processes]
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """Waits until all have ended, or for so many seconds; gives whether all have. As ``torch.multiprocessing``'s context does, for
+        which libraries write ``while not context.join(): pass``.
+
+        When one fails, ends the others (killed after ``grace_period`` seconds, 3 if None) and raises ``ProcessFailed``.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            running = {process.sentinel: rank for rank, process in enumerate(self.processes)}
-            while running:
-                for sentinel in wait(list(running)):
-                    rank = running.pop(sentinel)  # type: ignore[bad-index] (sentinels are what was waited for)
+            while self.running:
+                ended = wait(list(self.running), None if deadline is None else max(0.0, deadline - time.monotonic()))
+                if not ended:
+                    return False
+                for sentinel in ended:
+                    rank = self.running.pop(sentinel)  # type: ignore[bad-index] (sentinels are what was waited for)
                     self.processes[rank].join()
                     if self.processes[rank].exitcode != 0:
                         raise ProcessFailed(self._failure(rank))
-        finally:
-            self._end()
+        except BaseException:
+            self.running.clear()
+            self._end(GRACE if grace_period is None else grace_period)
+            raise
+        self._end()
+        return True
 
     def _failure(self, rank: int) -> str:
         code = self.processes[rank].exitcode
@@ -160,11 +168,11 @@ class Processes:
             return f"rank {rank} was ended by {signal.Signals(-code).name}; the others were ended. Was memory short?"
         return f"rank {rank} ended with exit code {code}; the others were ended"
 
-    def _end(self) -> None:
+    def _end(self, grace: float = GRACE) -> None:
         for process in self.processes:
             if process.is_alive():
                 process.terminate()
-        deadline = time.monotonic() + GRACE
+        deadline = time.monotonic() + grace
         for process in self.processes:
             process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():

@@ -11,6 +11,7 @@ import torch
 
 from surestep import _compat
 from surestep.execute import interrupts
+from surestep.execute.devices import FORKED
 
 _kept: list[Any] = []
 # What Dynamo may trace: tensors that stand for the device's, and what says where a process and its devices are.
@@ -136,10 +137,7 @@ def _forbid() -> None:
     from surestep.tensor import xla_tensor
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise RuntimeError(
-            "the xla device can't be used in a forked process: JAX was started in the parent. Move batches to the device in the main "
-            "process (MpDeviceLoader does), or start workers with multiprocessing_context='spawn'."
-        )
+        raise RuntimeError(FORKED)
 
     xla_tensor.HANDLERS.clear()
     xla_tensor.handler_of = lambda func: refuse

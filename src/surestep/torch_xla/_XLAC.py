@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from surestep._device import device_count as _xla_num_devices
-from surestep.execute.devices import jax_devices
+from surestep.execute.devices import started
 from surestep.execute.tiling import ShardingType
 from surestep.loop.boundaries import sync
 from surestep.parallel import mesh
@@ -80,7 +80,7 @@ def _xla_get_default_device() -> str:
 
 def _xla_runtime_is_initialized() -> bool:
     """Whether JAX's devices are in use in this process."""
-    return bool(jax_devices.cache_info().currsize)
+    return started()
 
 
 def _xla_tensors_from_aten(tensors: Sequence[torch.Tensor], devices: Sequence[str]) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ from surestep.loop.boundaries import step, sync
 from surestep.parallel.launcher import launch
 from surestep.replay.compiled import compile
 from surestep.replay.scope import set_custom_compile_options
+from surestep.tensor import process
 from surestep.torch_xla import _environment, _later
 from surestep.torch_xla.core import xla_model as xm
 from surestep.torch_xla.version import __version__
@@ -33,3 +34,4 @@ __all__ = [
 __getattr__ = _later.getter("torch_xla")
 
 _environment.warn()
+process.at_first_use(_environment.warn)

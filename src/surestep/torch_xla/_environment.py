@@ -14,8 +14,12 @@ _INSTEAD = {
 }
 
 
+_told: set[str] = set()
+
+
 def warn() -> None:
-    """Warns of each variable that is set."""
+    """Warns of each variable that is set, once: as torch_xla is imported, and as the device is first used, for those set in between."""
     for name, instead in _INSTEAD.items():
-        if os.environ.get(name, "0").lower() not in ("", "0", "false", "off"):
+        if name not in _told and os.environ.get(name, "0").lower() not in ("", "0", "false", "off"):
+            _told.add(name)
             warnings.warn(f"{name}={os.environ[name]} has no effect: {instead}", stacklevel=2)

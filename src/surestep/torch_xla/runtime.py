@@ -9,7 +9,7 @@ import torch
 
 from surestep._device import device_count as addressable_device_count
 from surestep.execute import spmd
-from surestep.execute.devices import device_kind, jax_devices
+from surestep.execute.devices import device_kind, jax_devices, started
 from surestep.execute.world import is_spmd, replica, world
 from surestep.tensor import devices
 from surestep.torch_xla import _later
@@ -50,7 +50,7 @@ def device_type() -> str:
 
 def set_device_type(pjrt_device: str) -> None:
     """Chooses the platform (sets PJRT_DEVICE), before the device is first used."""
-    if jax_devices.cache_info().currsize and pjrt_device.upper() != device_kind():
+    if started() and pjrt_device.upper() != device_kind():
         raise RuntimeError(
             f"set_device_type({pjrt_device!r}): the device is in use already, as {device_kind()}. "
             f"Call it before anything is put on the device"

@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 
 from surestep.execute.devices import device_kind, jax_devices
+from surestep.parallel import launcher
 from surestep.torch_xla import _later
 
 __all__ = ["num_available_chips", "num_available_devices", "version"]
 
 
 def num_available_devices() -> int:
-    """How many TPU devices this process has."""
-    return len(jax_devices()) if device_kind() == "TPU" else 0
+    """For how many processes this machine has devices, of whatever kind: libraries (Lightning) ask this for whether they can use XLA.
+
+    JAX doesn't start in this process.
+    """
+    return launcher.device_count()
 
 
 def num_available_chips() -> int:
