@@ -50,4 +50,6 @@ def test_a_forgotten_sync(said):
 
 
 def test_a_sync_right_after_the_optimizers_step(said):
-    assert said(*[("boundary", Cause.OPTIMIZER_STEP, 7), ("nothing_pending", Cause.SYNC, 8)] * 5) == []
+    step, sync = ("boundary", Cause.OPTIMIZER_STEP, 7), ("nothing_pending", Cause.SYNC, 8)
+    assert said(*[step, sync] * 5) == []
+    assert said(*[step, ("boundary", Cause.REPLICAS, 7), sync] * 5) == []

@@ -80,6 +80,7 @@ def test_a_sync_right_after_makes_the_optimizers_boundary_the_users_own():
     nothing = Event("nothing_pending", LINE, {"cause": Cause.SYNC})
     found = fed(*[boundary(Cause.OPTIMIZER_STEP), nothing] * 3)
     assert found.implicit == {} and found.steps == 3
+    assert fed(*[boundary(Cause.OPTIMIZER_STEP), boundary(Cause.REPLICAS), nothing] * 3).implicit == {}
     found = fed(boundary(Cause.OPTIMIZER_STEP), boundary(Cause.VALUE, OTHER), nothing)
     assert found.implicit == {Place(Cause.OPTIMIZER_STEP.value, LINE): 1, Place(Cause.VALUE.value, OTHER): 1}
 

@@ -34,7 +34,7 @@ def _advise(event: Event) -> None:
         log.warning("surestep: %s: %s is recorded again at each call, since %s.", event.line or "no line of yours", *event.data.values())
     elif event.name == "nothing_pending":
         _last_step.clear()
-    elif event.name == "boundary":
+    elif event.name == "boundary" and event.data["cause"] is not Cause.REPLICAS:  # which comes between a step and its sync()
         if _last_step:
             _count(Cause.OPTIMIZER_STEP, _last_step.pop())
         if event.data["cause"] is Cause.OPTIMIZER_STEP:

@@ -119,7 +119,8 @@ class Metrics:
                 self.boundaries[cause] += 1
                 self.run.add(data["seconds"])
                 self.values.add(data["values"])
-                self._last_step = None
+                if cause is not Cause.REPLICAS:  # which comes between a step and its sync()
+                    self._last_step = None
                 if cause.implicit:
                     place = Place(cause.value, event.line)
                     self.implicit[place] += 1
