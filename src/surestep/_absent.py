@@ -17,7 +17,7 @@ MODULES = frozenset(
             "debug.metrics_saver",
         ),
         *("distributed.cluster", "distributed.fsdp.xla_flatten_params_wrapper", "distributed.xla_dist"),
-        *("experimental.apply_layers", "experimental.custom_kernel", "experimental.dynamo_mark_sharding"),
+        *("experimental.apply_layers", "experimental.dynamo_mark_sharding"),
         *("experimental.dynamo_set_buffer_donor", "experimental.gmm", "experimental.gru", "experimental.mark_pattern_utils"),
         *("experimental.megablox", "experimental.pallas_kernels", "experimental.pjrt", "experimental.plugins", "experimental.quantized"),
         *("experimental.sparse", "experimental.splash_attention", "experimental.spmd", "experimental.stablehlo_custom_call"),
@@ -54,6 +54,9 @@ NAMES = {
     "torch_xla.distributed.parallel_loader": {"BatchTracker", "PerDeviceQueue"},
     "torch_xla.distributed.spmd": {"_mark_manual_sharding", "auto_policy"},
     "torch_xla.distributed.spmd.xla_sharding": {"_mark_manual_sharding"},
+    "torch_xla.experimental.custom_kernel": {
+        *("multi_queries_paged_attention", "paged_attention", "ragged_paged_attention", "repeat_with_fixed_output_size", "trace_pallas"),
+    },
     "torch_xla.experimental.scan": {"Scan"},
     "torch_xla.runtime": {"disable_spmd", "get_master_ip"},
 }

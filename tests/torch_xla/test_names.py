@@ -57,6 +57,7 @@ THERE = {
     "distributed.xla_backend": "",
     "distributed.zero_redundancy_optimizer": "ZeroRedundancyOptimizer",
     "distributed.xla_multiprocessing": "spawn MpModelWrapper MpSerialExecutor",
+    "experimental.custom_kernel": "FlashAttention flash_attention gmm tgmm GMM make_kernel_from_pallas jax_import_guard",
     "experimental.assume_pure": "assume_pure PureModule",
     "experimental.callback": "on_ready_callback",
     "experimental.deprecation": "deprecated mark_deprecated register_deprecated",

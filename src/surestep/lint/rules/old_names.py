@@ -150,13 +150,13 @@ class AbsentName(Rule):
     severity = Severity.ERROR
     only = "surestep"
     invalid = (
-        "from torch_xla.experimental.custom_kernel import flash_attention\nout = flash_attention(q, k, v, causal=True)\n",
+        "from torch_xla.experimental.splash_attention import splash_attention\nout = splash_attention(q, k, v, config)\n",
         "import torch_xla.runtime as xr\naddress = xr.get_master_ip()\n",
         "import torch_xla.distributed.spmd as xs\nxs.xla_distribute_module(model, mesh, xs.auto_policy)\n",
     )
     valid = (
         "import torch_xla.core.xla_model as xm\nxm.optimizer_step(optimizer)\n",
-        "try:\n    from torch_xla.experimental.custom_kernel import flash_attention\nexcept ImportError:\n    flash_attention = None\n",
+        "try:\n    from torch_xla.experimental import splash_attention\nexcept ImportError:\n    splash_attention = None\n",
     )
 
     def check(self, program: Program) -> Found:
