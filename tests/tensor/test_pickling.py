@@ -64,15 +64,53 @@ def test_whole_modules_and_parameters():
     assert isinstance(parameter, nn.Parameter) and torch.equal(parameter.cpu(), model.weight.cpu())
 
 
-def test_deep_copies_are_apart_and_keep_gradients():
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+    "pickle": lambda tensor: pickle.loads(pickle.dumps(tensor)),
+    "save": lambda tensor: torch.load(saved(tensor), weights_only=False),
+    "in a module": lambda tensor: copy.deepcopy(nn.ParameterList([tensor]))[0],
+}
+KINDS = {
+    "a tensor": lambda data: data,
+    "a leaf": lambda data: data.requires_grad_(),
+    "a parameter": nn.Parameter,
+    "a frozen parameter": lambda data: nn.Parameter(data, requires_grad=False),
+    "a buffer": nn.Buffer,
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_has_what_the_cpus_has(how, kind):
+    """The gradient, attributes, the class: a parameter's deep copy has neither of the first two."""
+
+    def figures(device):
+        tensor = KINDS[kind](torch.arange(4.0, device=device).view(2, 2).t())
+        tensor.mine = ["an attribute"]
+        if tensor.is_floating_point() and kind != "a buffer":
+            tensor.grad = torch.ones(2, 2, device=device)
+        found = COPIES[how](tensor)
+        grad = None if found.grad is None else found.grad.tolist()
+        own = getattr(found, "mine", None), getattr(found, "mine", None) is tensor.mine
+        return found.tolist(), found.requires_grad, isinstance(found, nn.Parameter), grad, own, found.stride(), found is tensor
+
+    assert figures("xla") == figures("cpu")
+
+
+def test_deep_copies_are_apart():
     model = nn.Linear(2, 2).to("xla")
-    model(torch.ones(1, 2, device="xla")).sum().backward()
     twin = copy.deepcopy(model)
-    assert isinstance(twin.weight, nn.Parameter) and torch.equal(twin.weight.grad.cpu(), model.weight.grad.cpu())
+    assert isinstance(twin.weight, nn.Parameter) and torch.equal(twin.weight.cpu(), model.weight.cpu())
     twin.weight.data.zero_()
     assert model.weight.abs().sum().item() > 0
     with pytest.raises(RuntimeError, match="graph leaves"):
         copy.deepcopy(model.weight * 2)
+    tied = copy.deepcopy(nn.ModuleList([model, model]))
+    assert tied[0].weight is tied[1].weight
+    first, second = copy.deepcopy((model.weight, nn.Parameter(model.weight.detach())))  # over one memory, and apart in the copy
+    first.data.zero_()
+    assert second.abs().sum().item() > 0
 
 
 def test_optimizer_state_goes_through_a_checkpoint():

@@ -68,6 +68,7 @@ _NOT_METHODS = {
         "is_set_to",
         "__reduce_ex__",
         "__setstate__",
+        "__copy__",
         "__deepcopy__",
         "numpy",
         "tolist",

@@ -21,16 +21,30 @@ def reduce(tensor: XlaTensor, protocol: Any) -> tuple:
     required = tensor.requires_grad
     if required and not tensor.is_leaf:
         tensor = cast("XlaTensor", tensor.detach())
-    typed = _saved_storage(tensor)
-    layout = tensor._layout
-    arguments = (typed, layout.offset, tuple(layout.sizes), layout.strides, required, OrderedDict())
-    state = {name: value for name, value in tensor.__dict__.items() if name not in _OWN}
+    layout, state = tensor._layout, _attributes(tensor)
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    # With attributes PyTorch gives an alias of what is rebuilt, which is a leaf only if that doesn't want a gradient yet.
+    early = required and (is_parameter or not state)
+    arguments = (_saved_storage(tensor), layout.offset, tuple(layout.sizes), layout.strides, early, OrderedDict())
     rebuilt: tuple = (torch._utils._rebuild_tensor_v2, arguments)
-    if isinstance(tensor, torch.nn.Parameter):
-        rebuilt = (torch._utils._rebuild_parameter, (_plain(rebuilt), required, OrderedDict()))
-    elif state:
-        rebuilt = (torch._tensor._rebuild_from_type_v2, (*rebuilt[:1], torch.Tensor, rebuilt[1], state))
-    return rebuilt
+    if is_parameter:
+        arguments = (_plain(rebuilt), required, OrderedDict())
+        if not state:
+            return torch._utils._rebuild_parameter, arguments
+        return torch._utils._rebuild_parameter_with_state, (*arguments, state)
+    if not state:
+        return rebuilt
+    return torch._tensor._rebuild_from_type_v2, (
+        *rebuilt[:1],
+        torch.Tensor,
+        rebuilt[1],
+        state | ({"requires_grad": True} if required else {}),
+    )
+
+
+def _attributes(tensor: XlaTensor) -> dict[str, Any]:
+    """What the user has set on a tensor."""
+    return {name: value for name, value in tensor.__dict__.items() if name not in _OWN}
 
 
 class _SavedStorage(torch.storage.TypedStorage):
@@ -81,9 +95,14 @@ class _plain:
 
 
 def deep_copy(tensor: XlaTensor, memo: dict) -> torch.Tensor:
-    """As ``Tensor.__deepcopy__``: tensors that share a storage share the copy's."""
+    """As ``Tensor.__deepcopy__``: tensors that share a storage share the copy's. A parameter's copy, as ``Parameter.__deepcopy__``'s, has
+    values of its own, and neither the gradient nor attributes.
+    """
     if id(tensor) in memo:
         return memo[id(tensor)]
+    if isinstance(tensor, torch.nn.Parameter):
+        copied = memo[id(tensor)] = torch.nn.Parameter(tensor.detach().clone(), tensor.requires_grad)
+        return copied
     if not tensor.is_leaf:
         raise RuntimeError(
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.  "
@@ -97,17 +116,26 @@ def deep_copy(tensor: XlaTensor, memo: dict) -> torch.Tensor:
         whole: XlaTensor | None = memo.get(("surestep", id(storage)))
         if whole is None:
             whole = memo["surestep", id(storage)] = cast("XlaTensor", torch.clone(fresh(storage)))
-        copied: torch.Tensor = alias(whole._storage, tensor._layout, whole)
-    if isinstance(tensor, torch.nn.Parameter):
-        copied = torch.nn.Parameter(copied, requires_grad=tensor.requires_grad)
-    elif tensor.requires_grad:
+        copied = alias(whole._storage, tensor._layout, whole)
+    if tensor.requires_grad:
         copied.requires_grad_()
     memo[id(tensor)] = copied
     if tensor.grad is not None:
         copied.grad = copy.deepcopy(tensor.grad, memo)
-    for name, value in tensor.__dict__.items():
-        if name not in _OWN:
-            setattr(copied, name, copy.deepcopy(value, memo))
+    for name, value in _attributes(tensor).items():
+        setattr(copied, name, copy.deepcopy(value, memo))
+    return copied
+
+
+def shallow_copy(tensor: XlaTensor) -> torch.Tensor:
+    """As ``copy.copy`` of a tensor on the CPU: another leaf over the same memory, with the same attributes, and without the gradient."""
+    copied = tensor.detach()
+    if isinstance(tensor, torch.nn.Parameter):
+        copied = torch.nn.Parameter(copied, tensor.requires_grad)
+    else:
+        copied.requires_grad_(tensor.requires_grad)
+    for name, value in _attributes(tensor).items():
+        setattr(copied, name, value)
     return copied
 
 

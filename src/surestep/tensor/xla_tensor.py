@@ -242,6 +242,11 @@ class XlaTensor(Sharded, torch.Tensor):
 
         return deep_copy(self, memo)
 
+    def __copy__(self) -> torch.Tensor:
+        from surestep.tensor.pickling import shallow_copy
+
+        return shallow_copy(self)
+
     def __reduce_ex__(self, proto: Any) -> Any:
         from surestep.tensor.pickling import reduce
 
