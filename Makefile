@@ -58,6 +58,7 @@ bench-peer:
 
 fuzz: venv
 	$(BIN)/python tests/fuzz/run.py -n $(N)
+	$(BIN)/python tests/fuzz/run.py --steps -n $$(($(N) / 10))
 
 conformance: venv
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m conformance --shard $(SHARD) $(CONFORMANCE)

@@ -3,6 +3,7 @@
 import pathlib
 import random
 
+import changing
 import lowered
 import pytest
 import torch
@@ -48,6 +49,27 @@ def test_seeded_programs_in_one_trace(group):
 @pytest.mark.parametrize("seed", sorted({int(line) for line in KEPT.read_text().split()}) if KEPT.exists() else [])
 def test_what_once_differed(seed):
     check(random.Random(seed), 14, 0.02)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(8))
+def test_random_compiled_steps(seed):
+    found = changing.run(changing.generate(random.Random(seed)), surestep.compile)
+    assert not found, found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_comparison_of_steps_sees_a_stale_replay():
+    """A compiler that keeps what a function read at first."""
+    program = changing.generate(random.Random(0))
+    events = ["RESULT = step(DATA[0], TARGETS[0])", "NUMBER = 7.0", "RESULT = step(DATA[0], TARGETS[0])"]
+    module = program.module.replace("        h = x\n", "        h = x * NUMBER\n")
+
+    def stale(function):
+        return type(function)(function.__code__, dict(function.__globals__), function.__name__, function.__defaults__, function.__closure__)
+
+    assert changing.run(changing.Program(module, events), surestep.compile) == []
+    assert "after event 2" in changing.run(changing.Program(module, events), stale)[0]
 
 
 # What no sample and no operands reach: the CPU has no kernel for them, or another one; tests/lower has tests of their own.
