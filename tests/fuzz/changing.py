@@ -143,7 +143,6 @@ BEFORE = (
     "h = h * cell",
     "h = helper(h, factor=1.5)",
     "h = helper(h, offset=NUMBER)",
-    "h = functools.partial(helper, factor=0.5)(h)",
     "h = (lambda each: each + k)(h)",
     "h = h * k",
     "if k > 1:\n    h = h + 1",
@@ -179,7 +178,6 @@ FORWARD = (
     "h = model(h)",
     "h = model.head(model.blocks[0](h))",
     "h = model.head(h)",
-    "h = torch.func.functional_call(model, dict(model.named_parameters()), (h,))",
     "h = torch.utils.checkpoint.checkpoint(model, h, use_reentrant=False)",
 )
 LOSSES = (
@@ -189,12 +187,7 @@ LOSSES = (
     "loss = criterion(h, y)",
     "loss = (h * y).sum() * TABLE['shift']",
 )
-BACKWARD = (
-    "loss.backward()",
-    "loss.backward()",
-    "(loss / CONFIG.times).backward()",
-    "for p, g in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)):\n    p.grad = g",
-)
+BACKWARD = ("loss.backward()", "loss.backward()", "(loss / CONFIG.times).backward()")
 AFTER = (
     "torch.nn.utils.clip_grad_norm_(model.parameters(), CONFIG.scale)",
     "torch.nn.utils.clip_grad_value_(model.parameters(), 0.5)",
@@ -209,8 +202,11 @@ AFTER = (
     "model.last = h.detach()",
     "with torch.no_grad():\n    model.head.bias.clamp_(-0.5, 0.5)",
 )
-# These change Python at each call: such a step is recorded each time.
+# Such a step is recorded at each call.
 RESTLESS = (
+    "for p, g in zip(model.parameters(), torch.autograd.grad(model(x).sum(), list(model.parameters()), allow_unused=True)):\n    p.grad = g",
+    "buffer.add_(torch.func.functional_call(model, dict(model.named_parameters()), (x,)).detach()[0])",
+    "buffer.add_(functools.partial(helper, factor=0.5)(h).detach()[0])",
     "COUNTS['calls'] += 1",
     "LOG.append(loss.item())",
     "if len(LOG) > 2:\n    LOG.clear()",
