@@ -204,7 +204,7 @@ AFTER = (
 )
 # Such a step is recorded at each call.
 RESTLESS = (
-    "for p, g in zip(model.parameters(), torch.autograd.grad(model(x).sum(), list(model.parameters()), allow_unused=True)):\n    p.grad = g",
+    "for p, g in zip(model.parameters(), torch.autograd.grad(model(x).sum(), model.parameters(), allow_unused=True)):\n    p.grad = g",
     "buffer.add_(torch.func.functional_call(model, dict(model.named_parameters()), (x,)).detach()[0])",
     "buffer.add_(functools.partial(helper, factor=0.5)(h).detach()[0])",
     "COUNTS['calls'] += 1",
