@@ -10,6 +10,7 @@ from torch import nn
 import surestep
 from surestep.observe.events import Cause, listen
 from surestep.tensor.devices import recorders
+from surestep.trace.patience import Patience
 from surestep.trace.trie import Trie
 
 
@@ -19,6 +20,15 @@ def events():
     stop = listen(found.append)
     yield lambda name: [event for event in found if event.name == name]
     stop()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """No step was seen yet, and no loop."""
+    for recorder in recorders():
+        monkeypatch.setattr(recorder, "patience", Patience())
+        monkeypatch.setattr(recorder, "anchor", None)
+        recorder.begin()
 
 
 def test_only_what_is_still_wanted_is_computed(events):
@@ -89,6 +99,35 @@ def test_an_endless_trace_is_cut_at_one_place_of_the_loop(metrics):
     assert metrics().boundaries[Cause.LIMIT] >= 3 and metrics().compile.count <= 4
     expected = 1000 * model(x).sum().item()
     assert total.item() == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_long_step_is_cut_at_first_and_one_program_then(metrics):
+    """Its layers pass the anchor as an endless loop does, but it comes to a boundary of its own."""
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(300))).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    x = torch.ones(1, 2).to("xla")
+
+    def cuts(steps):
+        before = metrics().boundaries[Cause.LIMIT]
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+            surestep.sync()
+        return metrics().boundaries[Cause.LIMIT] - before
+
+    assert cuts(2) >= 1
+    programs = metrics().compile.count
+    assert cuts(4) == 0 and metrics().compile.count <= programs + 1
+
+
+def test_a_loop_without_boundaries_is_still_cut_each_time_round(metrics):
+    x = torch.zeros(2).to("xla")
+    for _ in range(3):
+        for _ in range(8000):
+            x.add_(1)
+        surestep.sync()
+    assert metrics().boundaries[Cause.LIMIT] >= 3 * 6 and x.tolist() == [24000, 24000]
 
 
 def test_inside_a_step_nothing_is_cut_before_the_hard_limit(metrics):

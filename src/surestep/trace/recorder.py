@@ -24,6 +24,7 @@ from surestep.observe.events import Cause
 from surestep.trace import marks
 from surestep.trace.layout import Layout
 from surestep.trace.operands import LIFTED_INT, Mark, Ref, ref
+from surestep.trace.patience import HARD_LIMIT, Patience
 from surestep.trace.records import Alike, Collective, Constrain, Empty, Join, Leaf, Part, Read, Record, Seed, Write
 from surestep.trace.storage import Storage
 from surestep.trace.trie import Edge, Place, Trie
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from surestep.execute.program import Program
 
 LOCK = threading.RLock()
-SOFT_LIMIT = 1_000  # values: from here on the trace is cut where the user's program passes the anchor
-HARD_LIMIT = 10_000  # values: cut anywhere
 SUPERSET_USES = 8  # so often a program with outputs too many is used before the exact one is compiled
 _OF_A_TRACE = (  # what a trace within a trace has of its own
     *("serial", "place", "count", "leaves", "leaf_layouts", "owners", "floats", "ints", "written", "collectives", "seeds"),
@@ -67,6 +66,7 @@ class Recorder:
         self.sites: dict[tuple[int, int], tuple[int, tuple, bool]] = {}  # by line of code: the trace, the floats, whether others before
         self.agree: Callable[[list[Any]], None] | None = None  # before what all processes do together is run: whether they all do
         self.outside: Any = None  # in a trace within a trace: what becomes of storages from outside of it
+        self.patience = Patience()
         self.begin()
 
     def begin(self) -> None:
@@ -90,8 +90,8 @@ class Recorder:
         self.collectives: list[Any] = []  # what the trace does together with other processes, with the lines
         self.seeds: dict[Any, tuple[Ref, int]] = {}  # by generator and seed: the seed's value, and the offset that it holds
         # when `count` reaches it, check_limit() is to be called before an operation is recorded
-        self.limit = SOFT_LIMIT if self.watch is None else 0
-        self.anchor_until = SOFT_LIMIT if self.anchor is None else 2 * SOFT_LIMIT
+        self.limit = self.patience.limit if self.watch is None else 0
+        self.anchor_until = self.patience.limit if self.anchor is None else 2 * self.patience.limit
 
     def nest(self, what: Any, outside: Any, sealed: Callable[[Cause], None]) -> dict[str, Any]:
         """Begins a trace within this one, in which there may be no boundary; returns what ``resume`` takes to go on with this one.
@@ -297,7 +297,7 @@ class Recorder:
         """
         if self.watch is not None:
             self.watch()
-        if self.count < SOFT_LIMIT or self.outside is not None:
+        if self.count < self.patience.limit or self.outside is not None:
             return
         if self.count >= HARD_LIMIT:
             self.cut(Cause.LIMIT)
@@ -308,7 +308,7 @@ class Recorder:
             if stack == self.anchor:
                 self.cut(Cause.LIMIT)
             elif self.count >= self.anchor_until:
-                self.anchor, self.anchor_until = stack, self.count + SOFT_LIMIT
+                self.anchor, self.anchor_until = stack, self.count + self.patience.limit
 
     def pending(self) -> dict[int, Storage]:
         """The storages whose value is still to be computed, by the SSA index of their value."""
@@ -350,6 +350,7 @@ class Recorder:
                     if storage is not None:
                         storage.array = array
                 values, in_step = self.count, bool(self.in_step)
+                self.patience.cut(values, program, cause is not Cause.LIMIT)
                 self.begin()
         seconds = time.perf_counter() - start
         events.emit("boundary", line, cause=cause, program=program.name, values=values, in_step=in_step, seconds=seconds)
