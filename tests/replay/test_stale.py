@@ -850,6 +850,42 @@ def a_partials_keywords(device):
 
 
 @case(None)
+def a_partials_state(device):
+    def helper(x, shift, scale):
+        return x * scale + shift
+
+    def other(x, shift, scale):
+        return x - scale - shift
+
+    bound = functools.partial(helper, shift=0.5, scale=2.0)
+
+    def between(i):
+        if i == 5:
+            bound.__setstate__((helper, (), {"scale": 3.0, "shift": 1.0}, {}))
+        if i == 8:
+            bound.__setstate__((other, (), bound.keywords, {}))
+
+    return Case(lambda x: bound(x), between)
+
+
+@case(False)
+def a_partial_of_the_users_own(device):
+    class Own(functools.partial):
+        scale = 1.0
+
+        def __call__(self, *args):
+            return super().__call__(*args) * self.scale
+
+    bound = Own(lambda x: x + 1)
+
+    def between(i):
+        if i == 5:
+            Own.scale = 2.0
+
+    return Case(lambda x: bound(x), between)
+
+
+@case(None)
 def numbers_of_numpy(device):
     count = np.array(2)
 

@@ -52,7 +52,9 @@ def call(walk: Any, function: Value, args: list[Value], kwargs: dict[str, Value]
         special = _special_method(walk, thing, args, kwargs)
         if special is not None:
             return special
-    if isinstance(thing, functools.partial):
+    if type(thing) is functools.partial:
+        for name in ("func", "args", "keywords"):
+            walk.guards.slot(thing, vars(functools.partial)[name], getattr(thing, name), f"{function.path}'s {name}")
         walk.guards.whole(thing.keywords, f"{function.path}'s arguments ")
         given = [*(Known(value, f"{function.path}'s argument") for value in thing.args), *args]
         named_ = {name: Known(value, f"{function.path}'s argument {name}") for name, value in thing.keywords.items()}
